@@ -97,12 +97,13 @@ fn explain() -> [&'static str; 2] {
 /// The `cell` program that was built beside this one.
 fn program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("cell");
-    match path.exists() {
-        true => Ok(path),
-        false => Err(io::Error::other(format!(
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(io::Error::other(format!(
             "{} is not there; build it: cargo build --release -p cellwright-cli",
             path.display()
-        ))),
+        )))
     }
 }
 
@@ -192,9 +193,10 @@ fn build_state() -> io::Result<State> {
     let capacity = state.capacity();
     let mut setup = Vec::new();
     for band in Band::ALL {
-        let amount = match band.is_prod() {
-            true => Resources::from_array(capacity.to_array().map(|amount| amount / 2)),
-            false => Resources::from_array(capacity.to_array().map(|amount| amount * 4)),
+        let amount = if band.is_prod() {
+            Resources::from_array(capacity.to_array().map(|amount| amount / 2))
+        } else {
+            Resources::from_array(capacity.to_array().map(|amount| amount * 4))
         };
         let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
         setup.push(Command::SetQuota { user: owner.clone(), band, quota, expect: None });

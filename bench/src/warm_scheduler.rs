@@ -111,7 +111,8 @@ fn put_back(
     }
 }
 
-/// `COUNT_PASSES` times: 1,000 new tasks of 30 classes come, a pass places what it can, all is put back.
+/// `COUNT_PASSES` times: 1,000 new tasks of 30 classes come, a pass places what it can, all is put
+/// back.
 /// The classes are drawn anew each time; a new job of each comes under a new version.
 fn passes(cell: &Cell, options: Options) -> Timings {
     let mut snapshot = ClusterSnapshot::from_state(&cell.state);

@@ -32,7 +32,7 @@ export function Explanation({ user, job, index }) {
     ${view.obstacles.map((o) => html`<div class="problem"><strong>${o.message}</strong><span>${o.hint}</span></div>`)}
     <${Reasons} view=${view} />
     <div>
-      <pre class="words">${view.text.replace(/\n {2}(?=\S)/g, " ")}</pre>
+      <pre class="words">${view.text}</pre>
       <p class="faint">
         ${view.eta && view.eta.at > Date.now() ? html` Expected to start <${When} at=${view.eta.at} />, ${view.eta.confidence}.` : ""}
         ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}

@@ -1,12 +1,11 @@
-//! Gives a build a name: a checksum of the sources that a shim is made of. `cell` and `cell-shim`
-//! are two files, and an agent takes for its shims only what was built from the sources that it was
-//! built from itself.
+//! Gives a build an ID: a checksum of the sources that a shim is built from. `cell` and `cell-shim`
+//! are two files, and an agent uses only shims that were built from the same sources as itself.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Crates whose sources decide what a shim does, beside this one.
+/// Crates whose sources determine what a shim does, beside this one.
 const SOURCES: [&str; 3] = ["src", "../isolate/src", "../supervise/src"];
 
 fn main() -> io::Result<()> {
@@ -22,7 +21,7 @@ fn main() -> io::Result<()> {
         sum = fnv1a(sum, file.to_string_lossy().as_bytes());
         sum = fnv1a(sum, &fs::read(&file)?);
     }
-    // Planted panics, for one, are in some profiles and not in others.
+    // Failpoints, for one, are in some profiles and not in others.
     let profile = std::env::var("PROFILE").unwrap_or_default();
     println!("cargo::rustc-env=CELL_SHIM_BUILD={sum:016x}-{profile}");
     Ok(())

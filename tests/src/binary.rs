@@ -50,9 +50,10 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn command_output(command: &mut Command) -> Result<String, String> {
     let Output { status, stdout, stderr } =
         command.output().map_err(|why| format!("{command:?}: {why}"))?;
-    match status.success() {
-        true => Ok(text(&stdout)),
-        false => Err(format!("{command:?}: {status}: {}", text(&stderr).trim())),
+    if status.success() {
+        Ok(text(&stdout))
+    } else {
+        Err(format!("{command:?}: {status}: {}", text(&stderr).trim()))
     }
 }
 
@@ -83,8 +84,9 @@ pub fn join_and_confirm(
     let Output { status, stderr, .. } =
         child.wait_with_output().map_err(|why| format!("{command:?}: {why}"))?;
     confirmed?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?}: {status}: {}", text(&stderr).trim())),
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?}: {status}: {}", text(&stderr).trim()))
     }
 }

@@ -102,9 +102,10 @@ impl Browser {
         stream.write_all(head.as_bytes()).map_err(failed)?;
         let (status, body) = read(stream).map_err(failed)?;
         let body: Value = serde_json::from_slice(&body).map_err(|e| format!("{path}: {e}"))?;
-        match status.contains(" 200 ") {
-            true => Ok(body["value"].clone()),
-            false => Err(format!("{method} {path}: {}", body["value"])),
+        if status.contains(" 200 ") {
+            Ok(body["value"].clone())
+        } else {
+            Err(format!("{method} {path}: {}", body["value"]))
         }
     }
 

@@ -340,7 +340,7 @@ impl Machines {
         self.wait_for_tasks(job, |task| task.state == TaskState::Running && task.healthy).await
     }
 
-    /// The pid of a task of [`MachineNames::job`].
+    /// The pid of a task of [`Machines::job`].
     pub async fn pid(&self, job: &str, index: u32, attempt: u32) -> u32 {
         let file = format!("pid-{job}-{index}-{attempt}");
         self.until(&file, async |cell| cell.read(&file).trim().parse().ok()).await

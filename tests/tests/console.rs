@@ -813,7 +813,8 @@ async fn pastes_copies_and_scrolls(browser: &Browser) {
     shows(browser, "back\n").await;
 }
 
-/// Run in the page: what does not hold of the parts of a terminal is left in `window.command_output`.
+/// Run in the page: leaves what does not hold of the parts of a terminal in
+/// `window.said`.
 const PARTS: &str = r#"(async () => {
     const { FrameReader, emulate, words, writer } = await import("/console/terminal.js");
     const said = [];

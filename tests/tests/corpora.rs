@@ -24,7 +24,7 @@ mod seal;
 #[path = "../../fuzz/targets/state.rs"]
 mod state;
 
-use cellwright_api::internal::{AgentReport, REPORT_FORMAT};
+use cellwright_api::internal::AgentReport;
 use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::encode::text::{self, RowFilter};
 use cellwright_cell::encode::{HEADER, Rows, save, save_entry};
@@ -75,7 +75,7 @@ fn packed(message: &impl Serialize) -> Vec<u8> {
 fn report() -> Vec<u8> {
     let amount = json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 });
     let report = json!({
-        "format": REPORT_FORMAT, "machine": "m1", "incarnation": 5, "number": 6,
+        "machine": "m1", "incarnation": 5, "number": 6,
         "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
         "spec": { "name": "m1", "capacity": amount },
         "tasks": [{ "task": 10, "attempt": 11, "saver": 12,

@@ -5,7 +5,7 @@
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::{ApiClientConfig, Client, ClientError};
 use cellwright_api::error::Code;
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
 use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
@@ -114,7 +114,6 @@ async fn a_join_token_is_good_once_in_time_and_for_its_name() {
 async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrders, ClientError> {
     let report = AgentReport {
         number: 1,
-        format: REPORT_FORMAT,
         machine: Name::new(machine).expect("a name"),
         incarnation: 1,
         taken: Epoch::default(),

@@ -48,12 +48,13 @@ pub fn program() -> io::Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => std::env::current_exe()?.with_file_name("cell"),
     };
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(io::Error::other(format!(
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(io::Error::other(format!(
             "{} is not there; build it: cargo build --release -p cellwright-cli -p cellwright-shim",
             path.display()
-        ))),
+        )))
     }
 }
 

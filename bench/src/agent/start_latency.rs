@@ -133,9 +133,6 @@ impl Bare {
         let id = format!("cellwright-bench-{}", std::process::id());
         let mut command = Command::new("runc");
         command.args(["run", "--bundle"]).arg(self.bundle()).arg(id).stdin(Stdio::null());
-        match command.status()?.success() {
-            true => Ok(()),
-            false => Err(io::Error::other("runc run failed")),
-        }
+        if command.status()?.success() { Ok(()) } else { Err(io::Error::other("runc run failed")) }
     }
 }

@@ -63,7 +63,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     section.save(&super::BOOK, "poll")
 }
 
-/// `summary` is what [`cellwright_sim::fleet::PollSummary`] says of itself.
+/// `summary` is what [`cellwright_sim::simulated_agents::PollSummary`] says of itself.
 fn add_poll_rows(section: &mut Section, summary: &serde_json::Value) {
     let number = |key: &str| summary[key].as_f64().unwrap_or(f64::NAN);
     section.row("machines answered", number("connected"), "", "");

@@ -99,11 +99,10 @@ fn report(section: &mut Section, what: &str, times: &[f64], target: &str) {
 async fn verify_state(cell: &Cell, machines: u32, tasks: u32) -> io::Result<()> {
     let status = cell.client().cluster_status().await.map_err(io::Error::other)?.value;
     let held = status.tasks.running + status.tasks.assigned;
-    match status.machines == machines && held >= tasks {
-        true => Ok(()),
-        false => {
-            let message = format!("{} machines and {held} tasks came back", status.machines);
-            Err(io::Error::other(message))
-        }
+    if status.machines == machines && held >= tasks {
+        Ok(())
+    } else {
+        let message = format!("{} machines and {held} tasks came back", status.machines);
+        Err(io::Error::other(message))
     }
 }

@@ -1,8 +1,8 @@
-//! One agent as a value: what it was ordered, which attempts it has, and what it has reported.
-//! Whoever runs it brings answers of masters and events of attempts, and carries out the actions it
-//! is given; it has no choices left to make.
+//! One agent as a state machine: its orders, its attempts, and its reports. The loop around it
+//! passes in responses of masters and events of attempts, and carries out the actions it returns;
+//! it has no decisions of its own.
 //!
-//! An action that is given counts as done from then on, so it is given once. What came of it
+//! An action that was returned counts as done from then on, so it is returned once. Its result
 //! arrives as an event.
 
 use crate::orders::{Orders, OrdersUpdate};
@@ -10,7 +10,7 @@ use crate::reconcile::{
     self, Action, AttemptStatus, Attempts, End, Health, Phase, ReconcileInput, Requested,
 };
 use cellwright_api::incarnation::{IncarnationNumber, IncarnationUpdate};
-use cellwright_api::internal::{AgentOrders, AgentReport, REPORT_FORMAT, TaskUsage};
+use cellwright_api::internal::{AgentOrders, AgentReport, TaskUsage};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
@@ -21,14 +21,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Something happened to an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Its program runs; said again whenever one of these changes.
+    /// Its program runs; repeated whenever one of these changes.
     Status {
         /// When it is killed unless the lease is renewed.
         lease_until: Option<u64>,
         /// It was asked to stop, by this agent or one before.
         is_stopping: bool,
     },
-    /// The room of an alloc is held.
+    /// The resources of an alloc are held.
     Held,
     Health(Health),
     Ended(End),
@@ -37,15 +37,15 @@ pub enum Event {
 /// What an event changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The masters should hear of it.
+    /// The masters should get a report.
     pub needs_report: bool,
-    /// There may be something to do: see [`AgentCore::next_actions`].
+    /// There may be actions: see [`AgentCore::next_actions`].
     pub needs_reconcile: bool,
-    /// Its program has begun to run.
+    /// Its program has started to run.
     pub started: bool,
 }
 
-/// What an answer of a master meant.
+/// What a master's response to a poll changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollOutcome {
     pub incarnation_change: IncarnationUpdate,
@@ -54,7 +54,7 @@ pub struct PollOutcome {
     pub changed_health_checks: Vec<Attempt>,
 }
 
-/// What a report says besides what the agent itself knows.
+/// What a report has besides what the core itself knows.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub spec: MachineSpec,
@@ -65,7 +65,7 @@ pub struct Facts {
     pub wall: Time,
 }
 
-/// One attempt, and what was ordered of it.
+/// One attempt, and its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptEntry {
     pub status: AttemptStatus,
@@ -89,7 +89,7 @@ impl AttemptEntry {
 pub struct AgentCore {
     pub incarnation: IncarnationNumber,
     orders: Orders,
-    /// When the leader is known to have heard of this machine, on the boot clock.
+    /// When the leader is known to have received a poll of this machine, on the boot clock.
     leader_heard_at: Option<u64>,
     attempts: BTreeMap<Attempt, AttemptEntry>,
     /// Number of the newest report.
@@ -108,7 +108,7 @@ impl AgentCore {
         }
     }
 
-    /// The newest orders it has taken.
+    /// The newest accepted orders.
     #[must_use]
     pub fn orders(&self) -> &Orders {
         &self.orders
@@ -124,16 +124,16 @@ impl AgentCore {
         self.attempts.get(&attempt)
     }
 
-    /// The attempt by which the room of an alloc is held, if it is.
+    /// The attempt that holds the resources of the alloc, if there is one.
     #[must_use]
     pub fn alloc(&self, alloc: TaskId) -> Option<(Attempt, &AttemptEntry)> {
         let last = Attempt { saver: u32::MAX, ..Attempt::new(alloc, u32::MAX) };
         let mut all = self.attempts.range(Attempt::new(alloc, 0)..=last);
-        let held = all.find(|(_, entry)| entry.status.is_alloc && entry.status.is_active());
-        held.map(|(attempt, entry)| (*attempt, entry))
+        let found = all.find(|(_, entry)| entry.status.is_alloc && entry.status.is_active());
+        found.map(|(attempt, entry)| (*attempt, entry))
     }
 
-    /// Takes up an attempt that an agent before has left.
+    /// Adopts an attempt that an earlier agent has left.
     pub fn adopt(&mut self, order: DesiredTask) -> Attempt {
         let attempt = Attempt::of(&order);
         let mut entry = AttemptEntry::new(order, None);
@@ -144,8 +144,8 @@ impl AgentCore {
         attempt
     }
 
-    /// What may change of an attempt while it runs, from the orders as they are. Returns those
-    /// whose health is to be checked in another way.
+    /// Updates what may change of an attempt while it runs, from the current orders. Returns the
+    /// attempts whose health is to be checked in another way.
     pub fn refresh(&mut self) -> Vec<Attempt> {
         let mut changed_health_checks = Vec::new();
         for order in self.orders.list() {
@@ -168,8 +168,8 @@ impl AgentCore {
         changed_health_checks
     }
 
-    /// Takes the answer to a report that was sent then. New orders are to be on disk before
-    /// [`AgentCore::next_actions`] is asked what they mean.
+    /// Handles the response to a poll that was sent at `sent`. New orders have to be on disk before
+    /// [`AgentCore::next_actions`] is called.
     pub fn handle_orders(&mut self, answer: AgentOrders, sent: u64) -> PollOutcome {
         let change = self.incarnation.observe(answer.incarnation);
         let mut outcome = PollOutcome {
@@ -177,12 +177,12 @@ impl AgentCore {
             orders: OrdersUpdate::Stale,
             changed_health_checks: Vec::new(),
         };
-        // Nothing of an answer to another life's number is for this one.
+        // A response to another incarnation's number does not apply to this one.
         if change == IncarnationUpdate::Raised {
             return outcome;
         }
         if let Some(ago) = answer.heard_ago {
-            // Never later than when the leader heard: the poll arrived after it was sent.
+            // Never later than when the leader received it: the poll arrived after it was sent.
             let at = sent.saturating_sub(ago.0);
             self.leader_heard_at = Some(self.leader_heard_at.map_or(at, |before| before.max(at)));
         }
@@ -193,7 +193,7 @@ impl AgentCore {
         outcome
     }
 
-    /// Takes in what happened to an attempt. Nothing changes when it is not known any more.
+    /// Records an event of an attempt. Nothing changes when the attempt is not known any more.
     pub fn observe(&mut self, attempt: Attempt, event: Event) -> Change {
         let Some(entry) = self.attempts.get_mut(&attempt) else { return Change::default() };
         let before = entry.status;
@@ -224,8 +224,8 @@ impl AgentCore {
         }
     }
 
-    /// What is to be done now. What is given counts as done, and is not given again; where it may
-    /// have led to more, ask again.
+    /// The actions that are due now. They count as done, and are not returned again; where they may
+    /// have led to more, call again.
     pub fn next_actions(&mut self, now: u64) -> Vec<Action> {
         let statuses = self.statuses();
         let orders = self.orders.tasks.as_deref();
@@ -265,12 +265,11 @@ impl AgentCore {
         self.attempts.iter().map(|(attempt, entry)| (*attempt, entry.status)).collect()
     }
 
-    /// Everything, as the masters are told.
+    /// The full report to the masters.
     pub fn report(&mut self, hang: bool, facts: Facts, now: u64) -> AgentReport {
         // By the clock of this boot, so that it grows over a restart of the agent too.
         self.report_number = now.max(self.report_number + 1);
         AgentReport {
-            format: REPORT_FORMAT,
             machine: facts.spec.name.clone(),
             incarnation: self.incarnation.incarnation,
             number: self.report_number,
@@ -287,7 +286,7 @@ impl AgentCore {
     }
 }
 
-/// One without a check is well because it runs.
+/// A task without a check is healthy because it runs.
 fn initial_health(order: &DesiredTask) -> Health {
     match &order.action {
         Order::Run(work) if work.health.is_none() => Health::Well,

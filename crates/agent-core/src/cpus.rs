@@ -1,4 +1,4 @@
-//! Sets of CPUs, as tasks are put on them.
+//! Sets of CPUs, for the affinity of tasks.
 
 use std::fmt;
 

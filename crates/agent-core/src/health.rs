@@ -1,25 +1,25 @@
-//! What the answers of a health check mean (B15). Whoever asks is elsewhere.
+//! What the results of a health check mean (B15). The probes themselves are elsewhere.
 
 use crate::reconcile::Health;
 use cellwright_cell::health::HealthCheck;
 use cellwright_cell::time::Span;
 
-/// While a task starts it is asked at least this often: it is of use as soon as it is well.
+/// While a task starts it is probed at least this often: it is of use as soon as it is healthy.
 const STARTING_INTERVAL: Span = Span(500);
 
-/// What answers so far mean.
+/// Tracks the meaning of the results so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthTracker {
     health: Health,
     failures_in_row: u32,
-    /// Failures in a row that count.
+    /// Failures in a row that make it unhealthy.
     failure_threshold: u32,
-    /// Failures before do not count, unless it was well already.
+    /// Failures before do not count, unless it was healthy already.
     grace_ends: u64,
 }
 
 impl HealthTracker {
-    /// Of a task that started then, in milliseconds.
+    /// For a task that started at `started`, in milliseconds.
     #[must_use]
     pub fn new(check: &HealthCheck, started: u64) -> HealthTracker {
         HealthTracker {
@@ -30,7 +30,7 @@ impl HealthTracker {
         }
     }
 
-    /// Takes one answer.
+    /// Records one result.
     pub fn record_result(&mut self, well: bool, now: u64) -> Health {
         if well {
             self.failures_in_row = 0;
@@ -44,7 +44,7 @@ impl HealthTracker {
         self.health
     }
 
-    /// How long until it is asked again.
+    /// How long until the next probe.
     #[must_use]
     pub fn interval(&self, check: &HealthCheck) -> Span {
         match self.health {
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(slow, [Starting, Starting, Starting, Well]);
         let never = play(&[(false, 1099), (false, 1100), (false, 1101), (false, 1102)]);
         assert_eq!(never, [Starting, Starting, Ill, Ill]);
-        // Once it was well the start is over.
+        // Once it was healthy the start is over.
         let soon = play(&[(true, 1001), (false, 1002), (true, 1003), (false, 1004), (false, 1005)]);
         assert_eq!(soon, [Well, Well, Well, Well, Ill]);
     }

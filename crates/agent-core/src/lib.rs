@@ -1,20 +1,20 @@
-//! What the agent of a machine decides (B35, B38, B39), and nothing else: no process is started and
+//! The decisions of a machine's agent (B35, B38, B39), and nothing else: no process is started and
 //! no file is read here. Real agents run it, and so do the virtual machines of `cell dev` and `cell
-//! sim agents` and the simulated cells of the tests, so that what is tried without hardware is the
+//! sim agents` and the simulated cells of the tests, so that what is tested without hardware is the
 //! product and not a model of it.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`agent`] | one agent: its orders, its attempts, its reports; events in, actions out |
 //! | [`reconcile`] | orders, attempts, now → actions |
-//! | [`orders`] | the newest orders, and which answers are older than them |
-//! | [`health`] | what the answers of a health check mean |
+//! | [`orders`] | the newest orders, and which responses are older than them |
+//! | [`health`] | what the results of a health check mean |
 //! | [`usage`] | readings → rates, and the usage of a report |
-//! | [`resource_control`] | who gives way on a crowded machine, and when the masters are asked for help |
+//! | [`resource_control`] | kills and throttling on a crowded machine, and requests for evictions |
 //! | [`cpus`] | sets of CPUs |
 //!
-//! **Invariant:** nothing here reads a clock, a file or a socket, or draws a number: times and what
-//! was seen arrive as arguments.
+//! **Invariant:** nothing here reads a clock, a file or a socket, or draws a random number: times
+//! and observations arrive as arguments.
 //!
 //! Rejected: a trait of effects that the core calls. Actions as values can be compared, dropped and
 //! repeated by a test; calls cannot.

@@ -1,19 +1,19 @@
-//! The newest orders this agent has taken. They are on disk before they are obeyed, so that an
-//! agent that comes back knows what it held to and from when, and a replica left behind by an
-//! election cannot make it go back.
+//! The newest orders that this agent has accepted. They are on disk before they are carried out, so
+//! that a restarted agent knows its orders and their version, and a deposed leader cannot make it
+//! go back to older ones.
 
 use cellwright_api::internal::{AgentOrders, Epoch};
 use cellwright_cell::desired::DesiredTask;
 use serde::{Deserialize, Serialize};
 
-/// A digest that no orders have: the masters answer it with all of them.
+/// A digest that no orders have: the masters respond to it with all of them.
 const NO_ORDERS_DIGEST: u64 = u64::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
     pub epoch: Epoch,
     pub digest: u64,
-    /// Nothing until some were taken: an agent that has no orders kills nobody.
+    /// Nothing until some were accepted: an agent without orders kills no task.
     pub tasks: Option<Vec<DesiredTask>>,
 }
 
@@ -23,14 +23,14 @@ impl Default for Orders {
     }
 }
 
-/// What an answer meant.
+/// What a response meant for the orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrdersUpdate {
-    /// Older than what is held.
+    /// Older than the current orders.
     Stale,
-    /// As before.
+    /// The same tasks as before.
     Unchanged,
-    /// Other tasks than before: write them down, then obey.
+    /// Other tasks than before: store them, then carry them out.
     Changed,
 }
 

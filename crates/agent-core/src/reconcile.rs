@@ -1,13 +1,13 @@
-//! What the agent does next, as a function of its orders, what it sees and the time. No input, no
-//! output: the loop around it does what is said here and has no choices left.
+//! The agent's next actions, as a function of its orders, the observed attempts and the time. No
+//! input, no output: the loop around it carries out the actions and has no decisions of its own.
 //!
 //! The rules:
-//! * an attempt is started once, when nothing of the same task lives here, those whose room it
-//!   takes are gone, its alloc is held and its lease has time left;
-//! * what lives and is not listed is killed; what is told to stop gets its notice;
-//! * an end is kept, and told at every poll, until orders come that no longer list it;
-//! * what must be kept of an ended attempt is kept as long as orders say so, or a saver is at it;
-//! * with no orders at all nobody is touched.
+//! * an attempt is started once, when nothing of the same task lives here, those whose resources it
+//!   takes over are gone, its alloc is held and its lease has time left;
+//! * an attempt that lives and is not listed is killed; one that is told to stop gets its notice;
+//! * an end is kept, and reported at every poll, until orders come that no longer list it;
+//! * the disk of an ended attempt is retained as long as orders say so, or a log saver reads it;
+//! * with no orders at all no attempt is touched.
 //!
 //! Restarts are not decided here: a failed attempt is reported, and the masters order the next one,
 //! with back-off, here or elsewhere. Rejected: restarting on the machine first. Two places would
@@ -30,15 +30,15 @@ pub use cellwright_cell::id::Attempt;
 pub enum End {
     Finished,
     Failed(ExitClass),
-    /// Gone without an end that anybody saw, or without anybody to warn.
+    /// Gone without an observed end, or before a notice could be given.
     Gone,
-    /// Requested to stop, and what became of the warning.
+    /// Requested to stop, and the outcome of the notice.
     Stopped(NoticeOutcome),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Has not said yet that it is well, and has time left to do so.
+    /// Not healthy yet, and with time left to become so.
     Starting,
     Well,
     Ill,
@@ -51,7 +51,7 @@ pub enum Phase {
     Ended(End),
 }
 
-/// What was asked of an attempt, mildest first.
+/// What was requested of an attempt, mildest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requested {
     #[default]
@@ -60,12 +60,12 @@ pub enum Requested {
     Kill,
 }
 
-/// One attempt as it is seen on this machine.
+/// The observed status of one attempt on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptStatus {
     pub phase: Phase,
     pub requested: Requested,
-    /// Holds room and runs nothing.
+    /// Holds resources and runs nothing.
     pub is_alloc: bool,
     /// The alloc it is in.
     pub alloc: Option<TaskId>,
@@ -79,8 +79,9 @@ impl AttemptStatus {
         !matches!(self.phase, Phase::Ended(_))
     }
 
-    /// Whether [`reconcile`] may say something else of a machine on which this became `after`. That a
-    /// program runs, and how it is, concerns the masters alone; that an alloc is held does not.
+    /// Whether [`reconcile`] may return other actions for a machine on which this became `after`.
+    /// That a program runs, and its health, concerns the masters alone; that an alloc is held does
+    /// not.
     #[must_use]
     pub fn affects_reconcile(&self, after: &AttemptStatus) -> bool {
         let phase = |seen: &AttemptStatus| (!seen.is_active(), seen.is_alloc.then_some(seen.phase));
@@ -92,14 +93,14 @@ impl AttemptStatus {
 
 pub type Attempts = BTreeMap<Attempt, AttemptStatus>;
 
-/// What is to be done.
+/// An action for the loop to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Start {
         order: Box<DesiredTask>,
         lease_until: Option<u64>,
     },
-    /// Warn, wait, kill.
+    /// Give notice, wait, kill.
     Stop {
         attempt: Attempt,
         notice: Span,
@@ -118,16 +119,16 @@ pub enum Action {
 }
 
 pub struct ReconcileInput<'a> {
-    /// Nothing until some were taken.
+    /// Nothing until some were accepted.
     pub orders: Option<&'a [DesiredTask]>,
     pub statuses: &'a Attempts,
-    /// When the leader is known to have heard of this machine, on the boot clock.
+    /// When the leader is known to have received a poll of this machine, on the boot clock.
     pub leader_heard_at: Option<u64>,
     pub now: u64,
 }
 
-/// The actions that bring what is seen towards what is ordered. Done and seen, they are not said
-/// again.
+/// The actions that bring the observed status towards the orders. Once done and observed, they are
+/// not returned again.
 #[must_use]
 pub fn reconcile(input: &ReconcileInput<'_>) -> Vec<Action> {
     let Some(orders) = input.orders else { return Vec::new() };
@@ -150,9 +151,10 @@ impl ReconcileInput<'_> {
         order: Option<&DesiredTask>,
     ) -> Option<Action> {
         let Some(order) = order else {
-            return match seen.is_active() {
-                true => self.kill(attempt, seen),
-                false => (!self.is_saved(attempt)).then_some(Action::Forget { attempt }),
+            return if seen.is_active() {
+                self.kill(attempt, seen)
+            } else {
+                (!self.is_saved(attempt)).then_some(Action::Forget { attempt })
             };
         };
         if !seen.is_active() {
@@ -166,7 +168,7 @@ impl ReconcileInput<'_> {
             return stop.then_some(Action::Stop { attempt, notice });
         }
         let until = self.lease_until(order)?;
-        let later = seen.lease_until.is_none_or(|known| until > known);
+        let later = seen.lease_until.is_none_or(|current| until > current);
         (later && seen.requested == Requested::Nothing).then_some(Action::Renew { attempt, until })
     }
 
@@ -179,7 +181,7 @@ impl ReconcileInput<'_> {
         let (waits_for, alloc) = match &order.action {
             Order::Run(work) => (&work.waits_for, work.alloc),
             Order::Hold { waits_for, .. } => (waits_for, None),
-            // Never got here, or is gone: missing from the report says so.
+            // Never got here, or is gone: its absence from the report says so.
             Order::Stop { .. } | Order::Keep => return None,
         };
         let lease_until = self.lease_until(order);
@@ -187,11 +189,10 @@ impl ReconcileInput<'_> {
             Some(_) => lease_until.is_some_and(|until| until > self.now),
             None => true,
         };
-        let no_other_attempt = match attempt.is_saver() {
-            true => {
-                !self.is_saved(attempt.without_saver()) && !self.is_alive(attempt.without_saver())
-            }
-            false => !self.has_active_attempt(attempt.task),
+        let no_other_attempt = if attempt.is_saver() {
+            !self.is_saved(attempt.without_saver()) && !self.is_alive(attempt.without_saver())
+        } else {
+            !self.has_active_attempt(attempt.task)
         };
         let free = no_other_attempt
             && !waits_for.iter().any(|victim| self.is_victim_active(victim))
@@ -204,7 +205,7 @@ impl ReconcileInput<'_> {
         Some(self.leader_heard_at?.saturating_add(order.lease?.0))
     }
 
-    /// Not those that save what it left.
+    /// Not the log savers of an attempt.
     fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &AttemptStatus> {
         let last = Attempt { saver: u32::MAX, ..Attempt::new(task, u32::MAX) };
         let all = self.statuses.range(Attempt::new(task, 0)..=last);
@@ -215,7 +216,7 @@ impl ReconcileInput<'_> {
         self.statuses.get(&attempt).is_some_and(AttemptStatus::is_active)
     }
 
-    /// Whether somebody is at what the attempt left.
+    /// Whether a log saver reads the disk that the attempt left.
     fn is_saved(&self, attempt: Attempt) -> bool {
         let savers = Attempt { saver: 1, ..attempt }..=Attempt { saver: u32::MAX, ..attempt };
         !attempt.is_saver() && self.statuses.range(savers).any(|(_, seen)| seen.is_active())
@@ -233,13 +234,13 @@ impl ReconcileInput<'_> {
         self.is_alive(Attempt::new(victim.task, victim.attempt))
     }
 
-    /// An alloc goes after everything in it.
+    /// An alloc ends after everything in it.
     fn is_occupied(&self, task: TaskId, seen: &AttemptStatus) -> bool {
         seen.is_alloc && self.statuses.values().any(|s| s.alloc == Some(task) && s.is_active())
     }
 }
 
-/// Everything that is seen, as the masters are told.
+/// All observed attempts, for the report to the masters.
 #[must_use]
 pub fn report(seen: &Attempts) -> Vec<ObservedTask> {
     let observed = |(attempt, seen): (&Attempt, &AttemptStatus)| ObservedTask {

@@ -1,27 +1,28 @@
-//! Who gives way on a crowded machine (B38, B39). A pure step from what was sampled to what is to
-//! be done, made once a second by the agent; it reads no clock and touches nothing.
+//! Resource control on a crowded machine: which tasks are killed or throttled, and when the masters
+//! are asked for an eviction (B38, B39). A pure step from samples to actions, called once a second
+//! by the agent; it reads no clock and touches nothing.
 //!
 //! The rules, in the order of their weight:
 //!
-//! 1. Whoever is over its own limit of memory or disk goes first, whatever its priority.
-//! 2. What cannot be squeezed (memory, disk space) is freed by killing, lowest priority first, and
+//! 1. A task over its own limit of memory or disk goes first, whatever its priority.
+//! 2. What cannot be throttled (memory, disk space) is freed by killing, lowest priority first, and
 //!    no more than needed. A production task within its limit is never killed.
-//! 3. What can be squeezed (CPU, disk rate) is taken from batch, lowest priority first, and only
-//!    while a latency-sensitive task within its limit goes short.
+//! 3. What can be throttled (CPU, disk rate) is taken from batch, lowest priority first, and only
+//!    while a latency-sensitive task within its limit is starved.
 //! 4. A latency-sensitive task that takes more than its limit may starve batch for seconds. After
-//!    that its excess is cut, never what is within its limit.
+//!    that its excess is throttled, never what is within its limit.
 //! 5. Reserved cores are closed to other latency-sensitive tasks; batch runs anywhere.
-//! 6. Where that does not help for a minute, the master is asked to take something away, and again
-//!    after every further minute: one departure may not suffice. Who was short counts as such until
-//!    it has been well for as long, so that what left does not come straight back.
+//! 6. Where that does not help for a minute, the masters are asked for an eviction, and again after
+//!    every further minute: one may not suffice. A machine counts as short until it has been well
+//!    for as long, so that an evicted task is not placed straight back.
 //!
-//! Everything is held by attempt, not by task: the next attempt runs in a group that nobody has set
-//! anything on, and is not to blame for the one before.
+//! All state is per attempt, not per task: the next attempt runs in a cgroup without settings, and
+//! is not to blame for the one before.
 //!
-//! Every action says why and, where somebody pays for others, who took how much: the person whose
-//! task was killed must not have to guess. Rejected: pressure figures as the only signal, which v1
-//! machines without the unified hierarchy do not have; killing by size, which punishes the large
-//! and well-behaved.
+//! Every action carries its reason and, where a task is killed for a shortage, who took how much:
+//! the owner of the killed task must not have to guess. Rejected: pressure figures (PSI) as the
+//! only signal, which v1 machines without the unified hierarchy do not have; killing by size, which
+//! punishes the large and well-behaved.
 
 mod cores;
 mod kills;
@@ -46,33 +47,34 @@ pub use pressure_eviction::{CONFIRM_WITHIN, PressureHistory};
 use std::collections::{BTreeMap, BTreeSet};
 use throttle::Throttle;
 
-/// How long batch may be starved by those who take more than their limit.
+/// How long batch may be starved by tasks over their limit.
 pub const BATCH_STARVATION_LIMIT: Span = Span::seconds(20);
-/// How long a shortage lasts before the master is asked for help, unless somebody said otherwise.
+/// How long a shortage lasts before the masters are asked for an eviction, unless configured
+/// otherwise.
 pub const EVICTION_REQUEST_DELAY: Span = Span::seconds(60);
-/// How long a task may take to die before it is told again, and others are not spared any longer
-/// for what it holds.
+/// How long a task may take to die before the kill is repeated, and what it holds does not count as
+/// free any more.
 pub const KILL_TIMEOUT: Span = Span::seconds(10);
-/// How long after its end the files of a killed task count as good as removed.
+/// How long after its end the files of a killed task count as removed.
 pub const CLEANUP_TIMEOUT: Span = Span::seconds(60);
 
-/// How much room the machine has this moment.
+/// The resources that are available on the machine now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AvailableResources {
     /// Bytes that programs could still get without hurting one another.
     pub ram_available: u64,
     pub disk_free: u64,
-    /// How many more files the disk has room for. File systems that do not count them say 0 of 0,
-    /// which is told as `u64::MAX`.
+    /// How many more files the disk can hold. File systems that do not count them say 0 of 0, which
+    /// becomes `u64::MAX`.
     pub files_free: u64,
 }
 
-/// Of memory and disk, what is kept free by killing: a fiftieth.
+/// The part of memory and disk that is kept free by killing: a fiftieth.
 const RESERVE_DIVISOR: u64 = 50;
-/// And of a large disk no more than this: agents and shims write little, and a disk of terabytes
-/// is not short of room while tens of gigabytes are free.
+/// And of a large disk no more than this: agents and shims write little, and a disk of terabytes is
+/// not short while tens of gigabytes are free.
 const MAX_DISK_RESERVE: u64 = 2 << 30;
-/// And room for so many files: shims and agents write small ones.
+/// And this many free files: shims and agents write small ones.
 const FILE_RESERVE: u64 = 10_000;
 
 impl AvailableResources {
@@ -93,12 +95,12 @@ pub struct TaskSample {
     pub attempt: Attempt,
     pub class: AppClass,
     pub priority: Priority,
-    /// Of disk, 0 means that nothing was said: then only a shortage of the machine counts.
+    /// For disk, 0 means that there is no limit: then only a shortage of the machine counts.
     pub limits: Resources,
-    /// What the cell reckons with; at most the limits.
+    /// What the cell expects it to use; at most the limits.
     pub reservation: Resources,
     pub used: Resources,
-    /// Milli-cores it wanted and did not get; `None` where the kernel does not tell.
+    /// Milli-cores it wanted and did not get; `None` where the kernel does not report it.
     pub cpu_unmet: Option<u64>,
     /// Whole cores it has reserved, for itself among the latency-sensitive.
     pub whole_cores: u32,
@@ -111,7 +113,7 @@ pub struct TaskSample {
 }
 
 impl TaskSample {
-    /// What was ordered, and what was measured of it.
+    /// The order's limits, and what was measured.
     #[must_use]
     pub fn of(attempt: Attempt, work: &RunSpec, usage: &Usage, files: u64) -> TaskSample {
         TaskSample {
@@ -137,14 +139,14 @@ impl TaskSample {
 /// The machine as it was sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineSample {
-    /// What tasks may use in all. A disk rate of 0 is unknown, and then not looked after.
+    /// What tasks may use in all. A disk rate of 0 is unknown, and then not controlled.
     pub capacity: Resources,
     pub available: AvailableResources,
     /// Below this it is short.
     pub reserve: AvailableResources,
     pub cores: Vec<CpuList>,
-    /// Thousandths of the machine's CPU time that nobody used since the last look, tasks or
-    /// others; `None` where that is not known.
+    /// Thousandths of the machine's CPU time that were idle since the last pass, counting tasks and
+    /// all else; `None` where that is not known.
     pub idle_permille: Option<u64>,
 }
 
@@ -161,13 +163,14 @@ pub enum Action {
         attempt: Attempt,
         cpus: CpuList,
     },
-    /// The cores it reserved are not to be had; it runs on those that are free.
+    /// The cores it reserved are not free; it runs on those that are.
     NoFreeCores {
         attempt: Attempt,
         requested: u32,
         free: u32,
     },
-    /// Memory up to `protect` is taken from it last; above `throttle` it frees some first.
+    /// Memory up to `protect` is reclaimed last; above `throttle` the task is made to free some
+    /// first.
     SizeMemory {
         attempt: Attempt,
         protect: u64,
@@ -177,7 +180,8 @@ pub enum Action {
         attempt: Attempt,
         reason: KillReason,
     },
-    /// The machine has been short for a while and cannot help itself; asked so often by now.
+    /// The machine has been short for a while and cannot relieve itself; `requested` counts the
+    /// requests so far.
     RequestEviction {
         dimension: Dimension,
         since: Time,
@@ -189,11 +193,11 @@ pub enum Action {
 pub enum CapReason {
     /// It may not use slack.
     OwnLimit,
-    /// Latency-sensitive tasks within their limits went short.
+    /// Latency-sensitive tasks within their limits were starved.
     Yields,
     /// It took more than its limit while batch had next to nothing.
     StarvedBatch { since: Time },
-    /// There is room again.
+    /// The resource is free again.
     Eased,
 }
 
@@ -202,7 +206,7 @@ pub struct KillReason {
     pub dimension: Dimension,
     pub used: u64,
     pub cause: KillCause,
-    /// Who held more than its reservation, most first.
+    /// Tasks over their reservations, most first.
     pub blamed: Vec<Blame>,
 }
 
@@ -211,14 +215,14 @@ pub enum KillCause {
     OverLimit {
         limit: u64,
     },
-    /// The disk had room for `short` files too few; this one had `files`, and nobody lower was
-    /// left.
+    /// The disk could hold `short` files too few; this one had `files`, and no task of lower
+    /// priority was left.
     Files {
         short: u64,
         files: u64,
         priority: Priority,
     },
-    /// The machine lacked `short` bytes, and nobody lower was left.
+    /// The machine lacked `short` bytes, and no task of lower priority was left.
     Shortage {
         short: u64,
         priority: Priority,
@@ -233,8 +237,8 @@ pub struct Blame {
 }
 
 impl KillReason {
-    /// What the masters are told of a kill: also who had what it was killed for. Space that others
-    /// lack is nobody's failure.
+    /// The exit class of a kill for the masters, with the task that took what was short. A kill for
+    /// a shortage of disk space is no failure of the task.
     #[must_use]
     pub fn exit_class(&self, killed: Attempt) -> Option<ExitClass> {
         let others = || self.blamed.iter().map(|blame| blame.attempt);
@@ -249,7 +253,7 @@ impl KillReason {
         }
     }
 
-    /// The reason in words; `name` tells what people call a task.
+    /// The reason as text; `name` returns the name of a task for people.
     #[must_use]
     pub fn describe(&self, name: impl Fn(TaskId) -> String) -> String {
         let (what, used) = (self.dimension, self.used);
@@ -276,7 +280,7 @@ impl KillReason {
     }
 }
 
-/// What was decided so far and still holds.
+/// The state: decisions that still hold.
 #[derive(Clone, Debug)]
 pub struct ResourceControl {
     cpu: Throttle,
@@ -287,7 +291,7 @@ pub struct ResourceControl {
     memory: BTreeMap<Attempt, (u64, Option<u64>)>,
     dying: BTreeMap<Attempt, KilledTask>,
     starved_since: Option<Time>,
-    /// When the caps of the greedy were last changed.
+    /// When the caps of tasks over their limits were last changed.
     last_throttled: Option<Time>,
     pressure_eviction: PressureEviction,
 }
@@ -310,7 +314,7 @@ impl Default for ResourceControl {
 }
 
 impl ResourceControl {
-    /// One that asks for help after so long, and takes up what another remembered.
+    /// Requests an eviction after `request_delay` of shortage, and resumes from another's history.
     #[must_use]
     pub fn with_request_delay(
         request_delay: Span,
@@ -323,20 +327,20 @@ impl ResourceControl {
         }
     }
 
-    /// What the next one is to know: all else it finds out by itself.
+    /// What the next instance has to know: all else it finds out by itself.
     #[must_use]
     pub fn pressure_history(&self, now: Time) -> PressureHistory {
         self.pressure_eviction.history(now)
     }
 
-    /// What the masters are to know of the machine, in the order of dimensions.
+    /// The shortages to report to the masters, in the order of dimensions.
     #[must_use]
     pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
         self.pressure_eviction.shortages(now)
     }
 
-    /// One look, one list of things to do, in this order. What holds already is not repeated, so an
-    /// agent that restarts begins with a new `ResourceControl` and sets everything once.
+    /// One pass, one list of actions, to be done in this order. What holds already is not repeated,
+    /// so an agent that restarts begins with a new `ResourceControl` and sets everything once.
     pub fn step(
         &mut self,
         now: Time,
@@ -356,13 +360,13 @@ impl ResourceControl {
         actions
     }
 
-    /// Whether it was told to die and is still there.
+    /// Whether it was killed and is still there.
     #[must_use]
     pub fn is_dying(&self, attempt: Attempt) -> bool {
         self.dying.get(&attempt).is_some_and(|dying| dying.exited.is_none())
     }
 
-    /// The dead whose files count as good as removed, and may be so by now.
+    /// The killed tasks whose files count as removed, and may be so by now.
     pub fn awaiting_cleanup(&self) -> impl Iterator<Item = Attempt> + '_ {
         let waits = |dying: &KilledTask| {
             dying.exited.is_some() && (dying.last_usage.disk, dying.files) != (0, 0)
@@ -370,15 +374,15 @@ impl ResourceControl {
         self.dying.iter().filter(move |(_, dying)| waits(dying)).map(|(attempt, _)| *attempt)
     }
 
-    /// Its files are removed: from here on free space is what the disk says. To be called before
-    /// the disk is next looked at.
+    /// Its files are removed: from here on the disk's free space includes them. To be called before
+    /// the disk is next sampled.
     pub fn cleaned_up(&mut self, attempt: Attempt) {
         if let Some(dying) = self.dying.get_mut(&attempt) {
             (dying.last_usage.disk, dying.files) = (0, 0);
         }
     }
 
-    /// Tasks that are held below what they could otherwise use of the CPU.
+    /// Tasks whose CPU is capped below what they could otherwise use.
     #[must_use]
     pub fn cpu_caps(&self) -> &BTreeMap<Attempt, u64> {
         self.cpu.caps()
@@ -395,8 +399,8 @@ impl ResourceControl {
         self.track_killed(now, tasks);
     }
 
-    /// Prod is protected up to what it is predicted to use. Others are sized by pressure: while
-    /// memory gets scarce, what they have now is the mark above which they must free some first.
+    /// Prod is protected up to its predicted usage. Others are sized by pressure: while memory gets
+    /// scarce, their current usage is the mark above which they must free some first.
     fn size_memory(
         &mut self,
         machine: &MachineSample,
@@ -410,7 +414,7 @@ impl ResourceControl {
             let after = if sample.priority.is_prod() {
                 (sample.reservation.ram, None)
             } else if is_scarce {
-                // Kept once set: a mark that followed the use would never hold anybody back.
+                // Kept once set: a mark that followed the usage would never throttle.
                 (0, before.1.or(Some(sample.used.ram.max(16 << 20))))
             } else {
                 (0, None)

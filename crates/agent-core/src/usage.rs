@@ -1,7 +1,7 @@
-//! What tasks use: rates from totals, and what the masters are told of them.
+//! Resource usage of tasks: rates from totals, and the usage in a report to the masters.
 //!
-//! A [`Meter`] takes readings with their times and is exact to test; whoever reads a kernel, a
-//! real one or that of a simulation, only reads.
+//! A [`Meter`] takes readings with their times and can be tested exactly; the code that reads a
+//! kernel, a real one or that of a simulation, only reads.
 
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::Attempt;
@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     pub cpu: Duration,
-    /// Time in which threads waited for a CPU; `None` where nobody knows.
+    /// Time in which threads waited for a CPU; `None` where that is not known.
     pub cpu_stalled: Option<Duration>,
     pub ram: u64,
     pub ram_peak: u64,
@@ -32,7 +32,7 @@ pub struct Usage {
     pub cpu_unmet: Option<u64>,
 }
 
-/// Makes rates of readings.
+/// Turns readings into rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     before: Option<(Duration, Reading)>,
@@ -41,7 +41,7 @@ pub struct Meter {
 
 impl Meter {
     /// `now` is a time that only moves forward. The first reading, and one taken at the time of the
-    /// one before, give no rate, so there is nothing to tell.
+    /// one before, give no rate, so there is no usage yet.
     pub fn measure(&mut self, now: Duration, reading: Reading, disk: u64) -> Option<Usage> {
         self.ram_peak = self.ram_peak.max(reading.ram).max(reading.ram_peak);
         let before = self.before;
@@ -68,7 +68,7 @@ impl Meter {
     }
 }
 
-/// What a task used when it was last looked at.
+/// The last reading of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatestReading {
     /// On the boot clock.
@@ -87,7 +87,7 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// Takes in one reading of a task.
+    /// Records one reading of a task.
     pub fn record(&mut self, attempt: Attempt, at: u64, reading: Reading, disk: u64) {
         let ram_peak = self.latest.get(&attempt).map_or(0, |old| old.ram_peak).max(reading.ram);
         self.latest.insert(attempt, LatestReading { at, reading, disk, ram_peak });
@@ -98,7 +98,7 @@ impl Readings {
         self.latest.retain(|attempt, _| is_there(*attempt));
     }
 
-    /// All that was read; peaks begin anew.
+    /// All readings; peaks begin anew.
     #[must_use]
     pub fn take(&mut self) -> BTreeMap<Attempt, LatestReading> {
         let taken = self.latest.clone();
@@ -114,8 +114,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Rates since the last call, memory as its peak since then. An attempt's first reading says
-    /// nothing of rates, so it is left out.
+    /// Rates since the last call, memory as its peak since then. An attempt's first reading has no
+    /// rates, so it is left out.
     pub fn usage(&mut self, latest: &BTreeMap<Attempt, LatestReading>) -> Vec<TaskUsage> {
         self.meters.retain(|attempt, _| latest.contains_key(attempt));
         let used = |(attempt, latest): (&Attempt, &LatestReading)| {
@@ -126,7 +126,7 @@ impl Sampler {
             let used = Resources { ram, ..used };
             Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
         };
-        // What a saver uses says nothing of the task whose leavings it saves.
+        // The usage of a log saver says nothing about the task whose logs it saves.
         latest.iter().filter(|(attempt, _)| !attempt.is_saver()).filter_map(used).collect()
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         let found = sampler.usage(&readings.take());
         assert_eq!(found[0].used, Resources::new(500, 9, 7, 2000));
         assert_eq!((found[0].task.0, found[0].attempt), (1, 2));
-        // Nothing new was read: nothing is told.
+        // No new reading: nothing is reported.
         assert_eq!(sampler.usage(&readings.take()), []);
         readings.retain(|_| false);
         assert_eq!(readings.take(), BTreeMap::new());

@@ -1,14 +1,14 @@
-//! The agent's end of one attempt: has its folder made ready, starts its shim, stays on the line
-//! with it, and learns its end. Works the same for a shim that was just started and for one that an
+//! The agent's side of one attempt: has its folder prepared, starts its shim, stays connected to
+//! it, and learns how it ended. Works the same for a shim that was just started and for one that an
 //! earlier agent left behind.
 //!
-//! Whatever the agent dies of and whenever, what is on disk says how to go on:
+//! Whenever the agent dies, and of whatever cause, the files on disk determine how to go on:
 //!
 //! | `exit` | lock held | `begun` | then |
 //! |---|---|---|---|
-//! | yes | | | it has ended |
-//! | no | yes | | a shim lives: talk to it |
-//! | no | no | yes | its shim died: what it left behind is killed, and it is gone |
+//! | yes | | | the attempt has ended |
+//! | no | yes | | a shim lives: connect to it |
+//! | no | no | yes | its shim died: its orphans are killed, and the attempt is gone |
 //! | no | no | no | it never began: start a shim |
 
 use crate::boot;
@@ -40,29 +40,29 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Between two looks at a shim that is there and does not answer yet.
+/// Interval between two attempts to connect to a shim that is alive and does not answer yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Between two looks at what cannot be looked at.
+/// Interval between two tries to read a state that cannot be read.
 const ERROR_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks in vain at a shim that is to end its task, after which it is called.
+/// Failed connects to a shim that has to end its task, after which it is asked for a new socket.
 const SOCKET_RECREATE_AFTER: u32 = 100;
-/// How long a new shim may take to say that it is ready before it is looked for.
+/// How long a new shim may take to announce that it is ready before its state is checked.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Shims that did not begin, after which the attempt is given up.
 const MAX_START_ATTEMPTS: u32 = 3;
 
-/// What is heard of an attempt.
+/// An update about an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptUpdate {
     Status(Status),
     Health(Health),
     Finding(Finding),
-    /// The last that is heard.
+    /// The last update of an attempt.
     Ended(End, String),
 }
 
-/// Follows the attempt in `state_dir` to its end; starts a shim when none ever began, in the turn that
-/// was `permit`, if one was.
+/// Supervises the attempt in `folder` to its end; starts a shim when none ever began, the first
+/// time with `permit`, if there is one.
 pub async fn supervise_attempt(
     attempt: Attempt,
     folder: PathBuf,
@@ -72,14 +72,14 @@ pub async fn supervise_attempt(
     updates: mpsc::UnboundedSender<(Attempt, AttemptUpdate)>,
 ) {
     let (mut tries, mut failed_connects) = (0, 0_u32);
-    // Said before anybody was there to hear it.
-    let mut pending_requests: Vec<Request> = Vec::new();
+    // Requests that arrived before a shim was connected.
+    let mut pending: Vec<Request> = Vec::new();
     let ended = loop {
         failpoint("follow");
         while let Ok(request) = requests.try_recv() {
-            pending_requests.push(request);
+            pending.push(request);
         }
-        // For one look: whoever cannot start now must not keep others from it.
+        // For one try: an attempt that cannot start now must not keep others from starting.
         let permit = permit.take();
         match shim_state(&folder) {
             // The disk, or the table of descriptors: that passes, and the attempt is as it is.
@@ -94,51 +94,34 @@ pub async fn supervise_attempt(
                 Ok(stream) => {
                     drop(permit);
                     failed_connects = 0;
-                    exchange_messages(
-                        stream,
-                        attempt,
-                        &mut requests,
-                        &mut pending_requests,
-                        &updates,
-                    )
-                    .await;
+                    exchange_messages(stream, attempt, &mut requests, &mut pending, &updates).await;
                 }
                 Err(_) => {
                     failed_connects += 1;
-                    // Only who is to end anyway: one that has just begun would die of it.
+                    // Only a task that has to end anyway: a shim that has just begun would die of
+                    // the signal.
                     if failed_connects % SOCKET_RECREATE_AFTER == 0
-                        && pending_requests.iter().any(is_termination)
+                        && pending.iter().any(is_termination)
                     {
                         request_new_socket(&folder);
                     }
                     sleep(POLL_INTERVAL).await;
                 }
             },
-            Ok(ShimState::Orphaned(begun)) => {
-                kill_orphans(&begun).await;
+            Ok(ShimState::Orphaned(shim_record)) => {
+                kill_orphans(&shim_record).await;
                 tear_down(&folder).await;
                 break record_exit(&folder, ExitCause::Lost("its shim died".into()));
             }
             Ok(ShimState::NotStarted) => {
-                let turn = match permit {
-                    None => {
-                        wait_for_start_permit(&program, &mut requests, &mut pending_requests).await
-                    }
+                let permit = match permit {
+                    None => wait_for_start_permit(&program, &mut requests, &mut pending).await,
                     permit => permit,
                 };
-                let failure = match tries {
-                    _ if pending_requests.iter().any(is_termination) => Some(ExitCause::Told),
-                    MAX_START_ATTEMPTS.. => {
-                        Some(not_started("its shim does not begin; see shim.log"))
-                    }
-                    _ => start_with_lease(&folder, &program, &pending_requests)
-                        .await
-                        .err()
-                        .map(|why| not_started(&why)),
-                };
-                drop(turn);
+                let failure = try_start(&folder, &program, &pending, tries).await;
+                drop(permit);
                 tries += 1;
-                // A slow shim that begins now after all is found at the next look.
+                // A slow shim that begins now after all is found by the next check.
                 if let Some(exit) = failure.and_then(|cause| give_up(&folder, cause)) {
                     tear_down(&folder).await;
                     break exit;
@@ -146,22 +129,38 @@ pub async fn supervise_attempt(
             }
         }
     };
-    // The loop that wanted to hear it may have ended.
+    // The loop that received updates may have ended.
     let _ = updates.send((attempt, AttemptUpdate::Ended(ended.outcome(), exit_message(&ended))));
 }
 
-/// Has the shim make its socket again: a task of the same account can have removed it.
+/// Starts a shim, unless the attempt has to end or shims failed too often. Returns why none was
+/// started.
+async fn try_start(
+    folder: &Path,
+    program: &ShimProgram,
+    pending: &[Request],
+    tries: u32,
+) -> Option<ExitCause> {
+    match tries {
+        _ if pending.iter().any(is_termination) => Some(ExitCause::Told),
+        MAX_START_ATTEMPTS.. => Some(not_started("its shim does not begin; see shim.log")),
+        _ => start_with_lease(folder, program, pending).await.err().map(|why| not_started(&why)),
+    }
+}
+
+/// Has the shim create its socket again: a task of the same account can have removed it.
 fn request_new_socket(folder: &Path) {
-    let Ok(Some(begun)) = read_begun(folder) else { return };
-    let is_same_process = proc::get(begun.shim).is_some_and(|process| process.born == begun.born);
-    if let Some(pid) = Pid::from_raw(begun.shim).filter(|_| is_same_process) {
-        // Gone meanwhile is what is wanted.
+    let Ok(Some(shim_record)) = read_begun(folder) else { return };
+    let is_same_process =
+        proc::get(shim_record.shim).is_some_and(|process| process.born == shim_record.born);
+    if let Some(pid) = Pid::from_raw(shim_record.shim).filter(|_| is_same_process) {
+        // A process that is gone meanwhile is fine.
         let _ = kill_process(pid, Signal::HUP);
     }
 }
 
-/// A turn to start, waited for with open ears: hundreds may be before it, and meanwhile leases are
-/// renewed and tasks told to end. Nothing when it need not start any more.
+/// Waits for a permit to start while handling requests: hundreds may be queued before it, and
+/// meanwhile leases are renewed and tasks told to end. Nothing when it need not start any more.
 async fn wait_for_start_permit(
     program: &ShimProgram,
     requests: &mut mpsc::UnboundedReceiver<Request>,
@@ -179,7 +178,7 @@ async fn wait_for_start_permit(
     None
 }
 
-/// Starts a shim for what was launched, with the lease as it is by now.
+/// Starts a shim for the written launch, with the current lease.
 async fn start_with_lease(
     folder: &Path,
     program: &ShimProgram,
@@ -212,27 +211,28 @@ enum ShimState {
     NotStarted,
 }
 
-/// The order of the looks matters: a shim writes its end before it lets go of the lock.
+/// The order of the checks matters: a shim writes its exit before it releases the lock.
 fn shim_state(folder: &Path) -> Result<ShimState, RecordError> {
     let io = |why| RecordError::Io { path: folder.to_owned(), why };
     let is_alive = is_alive(folder).map_err(io)?;
     match exit_of(folder) {
         Ok(Some(exit)) => return Ok(ShimState::Ended(exit)),
-        // A shim that lives will write its end over whatever lies there.
+        // A shim that lives will overwrite whatever is there with its exit.
         Ok(None) | Err(RecordError::Damaged { .. }) if is_alive => return Ok(ShimState::Alive),
         other => drop(other?),
     }
     Ok(read_begun(folder)?.map_or(ShimState::NotStarted, ShimState::Orphaned))
 }
 
-/// A socket's address is short and a folder's path may not be: it is reached through the folder.
+/// The path of a Unix socket is limited in length and a folder's path may be longer: the socket is
+/// reached through a descriptor of the folder.
 async fn connect(folder: &Path) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::open(folder, flags, Mode::empty())?;
     UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", held.as_raw_fd())).await
 }
 
-/// Until the line is cut.
+/// Until the connection is closed.
 async fn exchange_messages(
     stream: UnixStream,
     attempt: Attempt,
@@ -257,7 +257,7 @@ async fn exchange_messages(
                 }
             }
             request = requests.recv() => {
-                // The agent ends; its shims do not.
+                // The agent is shutting down; its shims are not.
                 let Some(request) = request else { return std::future::pending().await };
                 if send_request(&mut to, &request).await.is_err() {
                     pending_requests.push(request);
@@ -276,7 +276,7 @@ async fn send_request(
     to.write_all((line + "\n").as_bytes()).await
 }
 
-/// Starts a shim and waits until it can be talked to, has ended, or takes its time.
+/// Starts a shim and waits until it can be connected to, has ended, or its time is up.
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let log = options.append(true).create(true).mode(0o600).open(folder.join("shim.log"))?;
@@ -289,35 +289,37 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     if let Some(out) = child.stdout.take() {
         let mut line = String::new();
         let mut out = BufReader::new(out);
-        // Whatever comes of it, the next look says how things stand.
+        // Whatever the result, the next check finds out the state.
         let _ = timeout(READY_TIMEOUT, out.read_line(&mut line)).await;
     }
-    // Reaped when it ends; it ends with its task.
+    // Reaped when it exits; it exits with its task.
     spawn_request("the wait for a shim", async move { drop(child.wait().await) });
     Ok(())
 }
 
-/// Kills what a dead shim left behind: it is in the shim's session, or below something that is.
-/// What had moved to a session of its own *and* lost its parents is out of reach without control
-/// groups.
-async fn kill_orphans(begun: &ShimRecord) {
-    // Given up by an agent that died before it wrote so: there never was a shim.
-    if begun.shim <= 0 {
+/// Kills the orphans of a dead shim: processes in the shim's session, or below one that is. A
+/// process that had moved to a session of its own *and* lost its parents is out of reach without
+/// cgroups.
+async fn kill_orphans(shim_record: &ShimRecord) {
+    // Given up by an agent that died before it wrote the exit: there never was a shim.
+    if shim_record.shim <= 0 {
         return;
     }
-    // Of another boot: what it left is dead, and its numbers are strangers' now.
-    let is_other = |now: String| !begun.boot_id.is_empty() && begun.boot_id != now;
+    // Of another boot: its processes are dead, and its pids are those of other processes now.
+    let is_other = |now: String| !shim_record.boot_id.is_empty() && shim_record.boot_id != now;
     if boot::boot_id().is_ok_and(is_other) {
         return;
     }
     loop {
         let all = proc::list();
-        // The number belongs to a stranger, so nobody is left in the session it named.
-        if all.get(&begun.shim).is_some_and(|now| now.born != begun.born) {
+        // The pid belongs to another process, so no process is left in the session it named.
+        if all.get(&shim_record.shim).is_some_and(|now| now.born != shim_record.born) {
             return;
         }
         let own = |process: &&proc::Process| {
-            process.session == begun.shim && process.born >= begun.born && !process.is_zombie
+            process.session == shim_record.shim
+                && process.born >= shim_record.born
+                && !process.is_zombie
         };
         let mut left: Vec<i32> = Vec::new();
         for process in all.values().filter(own) {
@@ -328,22 +330,24 @@ async fn kill_orphans(begun: &ShimRecord) {
             return;
         }
         for pid in left.into_iter().filter_map(Pid::from_raw) {
-            // Gone meanwhile is what is wanted.
+            // A process that is gone meanwhile is fine.
             let _ = kill_process(pid, Signal::KILL);
         }
         sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Kills and removes what stands around a task whose shim is gone, or never was.
+/// Kills and removes what was set up around a task whose shim is gone, or never was.
 pub async fn tear_down(folder: &Path) {
     let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
-    let Some(Ok(room)) = launch.as_ref().map(Sandbox::of) else { return };
-    while !room.kill() {
+    let Some(Ok(sandbox)) = launch.as_ref().map(Sandbox::of) else { return };
+    while !sandbox.kill() {
         sleep(POLL_INTERVAL).await;
     }
-    // What does not go is found at the agent's next start.
-    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.tear_down(Occupancy::Empty)).await {
+    // Anything left over is found at the agent's next start.
+    if let Ok(stuck) =
+        tokio::task::spawn_blocking(move || sandbox.tear_down(Occupancy::Empty)).await
+    {
         for stuck in stuck {
             tracing::warn!(stuck, "what stood around a task stays");
         }
@@ -354,8 +358,8 @@ fn not_started(why: &str) -> ExitCause {
     ExitCause::CouldNotStart(why.to_owned())
 }
 
-/// Ends an attempt that never began, by beginning it: no shim can any more. Nothing when one was
-/// faster.
+/// Ends an attempt that never began, by claiming it: no shim can begin it any more. Nothing when a
+/// shim was faster.
 pub fn give_up(folder: &Path, cause: ExitCause) -> Option<Exit> {
     match shim::claim(folder, &ShimRecord { shim: 0, born: 0, boot_id: String::new() }) {
         Ok(true) => {
@@ -371,10 +375,10 @@ pub fn give_up(folder: &Path, cause: ExitCause) -> Option<Exit> {
     }
 }
 
-/// Characters of what is told of one end.
+/// Most characters of an exit message.
 const MAX_MESSAGE_CHARS: usize = 2000;
 
-/// Why nothing ever began stands where its owner looks for what the task said.
+/// Logs why the attempt never began where its owner looks for the task's output.
 fn log_start_failure(folder: &Path, cause: &ExitCause) {
     let ExitCause::CouldNotStart(why) = cause else { return };
     let why: String = why.chars().take(MAX_MESSAGE_CHARS).collect();
@@ -385,8 +389,8 @@ fn log_start_failure(folder: &Path, cause: &ExitCause) {
     }
 }
 
-/// Writes down an end that no shim has written, so that the next agent finds the same. One that is
-/// there counts, and is what is said.
+/// Records the exit of an attempt whose shim wrote none, so that the next agent finds the same. If
+/// one is there, that one counts and is returned.
 pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
     let exit = Exit { cause, ..lost_exit("") };
     let draft = folder.join(format!("{EXIT}-agent"));
@@ -397,7 +401,7 @@ pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
             linked => linked.map(|()| None).map_err(io),
         }
     });
-    // What is left of a draft does no harm.
+    // A draft that is left behind does no harm.
     let _ = std::fs::remove_file(&draft);
     match written {
         Ok(before) => before.unwrap_or(exit),
@@ -442,7 +446,7 @@ mod tests {
         assert!(exit.is_some());
         let log = std::fs::read_to_string(scratch.path(LOGS).join("stderr")).unwrap();
         assert_eq!(log, "[cell: ram: 1; allowed: 2]\n");
-        // Whoever comes second finds it ended, and says nothing more.
+        // The second call finds it ended, and logs nothing more.
         assert!(give_up(&scratch.path(""), ExitCause::Told).is_none());
     }
 }

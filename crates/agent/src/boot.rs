@@ -1,7 +1,7 @@
-//! Which life of the machine this is. A reboot is told by the kernel's boot id: what ran before it
-//! is dead, whatever the records say. The number of the life grows from one to the next, so that
-//! the masters can refuse what an earlier one says; where nothing is known of the past here, the
-//! masters know ([`cellwright_api::life`]).
+//! The machine's incarnation. The kernel's boot id tells a reboot: what ran before it is dead,
+//! whatever the records say. The number of the incarnation grows with each boot, so that the
+//! masters can reject messages of an earlier one; where the record here is lost, the masters know
+//! the number ([`cellwright_api::incarnation`]).
 //!
 //! Times in the agent are milliseconds on the boot clock, which shims read too
 //! (`crates/shim/src/boot.rs`).
@@ -19,7 +19,7 @@ pub struct MachineIncarnation {
     pub number: IncarnationNumber,
 }
 
-/// The life that follows `before` on a machine that booted as `boot_id`.
+/// The incarnation that follows `before` on a machine that booted as `boot_id`.
 #[must_use]
 pub fn next_incarnation(before: Option<&MachineIncarnation>, boot_id: &str) -> MachineIncarnation {
     match before {
@@ -31,8 +31,9 @@ pub fn next_incarnation(before: Option<&MachineIncarnation>, boot_id: &str) -> M
     }
 }
 
-/// The present life, and whether the machine booted since the one in `path`. [`save_incarnation`] writes it
-/// down, once everything of the life before has been given its end.
+/// The current incarnation, and whether the machine booted since the one in `path`.
+/// [`save_incarnation`] writes it, once everything of the incarnation before has been given its
+/// exit.
 ///
 /// # Errors
 /// When the record cannot be read. A damaged one counts as none: the masters know the number.

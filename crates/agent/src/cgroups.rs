@@ -1,8 +1,8 @@
-//! The control groups of this machine's tasks: one group for each task, inside that of its alloc
-//! where it has one, all below a group of this agent's own.
+//! The cgroups of this machine's tasks: one for each task, inside that of its alloc where it has
+//! one, all below a base cgroup of this agent.
 //!
-//! Groups need root. An agent without them says why and runs tasks all the same: then nothing but
-//! the shim's list of processes stands around a task.
+//! Cgroups need root. An agent without them reports why and runs tasks all the same: then the
+//! shim's list of processes alone tells which processes belong to a task.
 
 use crate::config::ProcessLimits;
 use cellwright_cell::desired::RunSpec;
@@ -16,16 +16,16 @@ use std::path::Path;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What latency-sensitive work weighs more than batch of the same size, when both want the CPU.
+/// How many times more CPU weight latency-sensitive work has than batch of the same size.
 const BATCH_WEIGHT_DIVISOR: u64 = 10;
-/// For what was left behind and is killed at the start; only a hung kernel uses it up.
+/// For orphans that are killed at the start; only a hung kernel uses it up.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The groups of one agent, or why there are none.
+/// The cgroups of one agent, or why there are none.
 #[derive(Clone, Debug)]
 pub struct TaskCgroups(Result<Tree, String>, Ceilings);
 
-/// Most processes and threads: of all tasks, and of one.
+/// Most processes and threads: of all tasks together, and of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ceilings {
     all: u64,
@@ -33,8 +33,8 @@ struct Ceilings {
 }
 
 impl TaskCgroups {
-    /// Agents with different folders never share a group, so several can run on one machine. What
-    /// `processes` says holds for all tasks together, on the group around them.
+    /// Agents with different folders never share a cgroup, so several can run on one machine. The
+    /// limit `processes` holds for all tasks together, on the base cgroup.
     #[must_use]
     pub fn open(data_dir: &Path, processes: ProcessLimits) -> TaskCgroups {
         let (all, task) = processes.ceilings(kernel_max_pids());
@@ -52,7 +52,7 @@ impl TaskCgroups {
         self.0.as_ref().err().map(String::as_str)
     }
 
-    /// The group that a task of this attempt has, inside that of its alloc.
+    /// The cgroup that a task of this attempt has, inside that of its alloc.
     #[must_use]
     pub fn task_group(&self, attempt: Attempt, alloc: Option<Attempt>) -> Option<Group> {
         let outer = match alloc {
@@ -62,7 +62,7 @@ impl TaskCgroups {
         outer.ok()
     }
 
-    /// The group of this path, which a launch names.
+    /// The cgroup of this path, which a launch names.
     #[must_use]
     pub fn at(&self, path: &str) -> Option<Group> {
         Some(self.0.as_ref().ok()?.at(GroupPath::new(path).ok()?))
@@ -73,8 +73,8 @@ impl TaskCgroups {
         self.0.as_ref().ok()?.group(&format!("alloc-{attempt}")).ok()
     }
 
-    /// Makes the group of a task and sets its limits. Says what of them this machine cannot hold it
-    /// to.
+    /// Creates the cgroup of a task and sets its limits. Returns the controllers that this machine
+    /// lacks for them.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -97,16 +97,16 @@ impl TaskCgroups {
         )
     }
 
-    /// Removes the group around all others when nothing is in it.
+    /// Removes the base cgroup when it is empty.
     pub fn close(&self) {
         let Ok(tree) = &self.0 else { return };
         if tree.names().is_ok_and(|names| names.is_empty()) {
-            // Somebody may just have come in; then it stays.
+            // A process may just have joined; then it stays.
             let _ = tree.base().remove();
         }
     }
 
-    /// Kills and removes the groups of those who have no folder any more.
+    /// Kills and removes the cgroups of attempts that have no folder any more.
     pub fn sweep(&self, kept: &BTreeSet<Attempt>) {
         let Ok(tree) = &self.0 else { return };
         let kept_names: BTreeSet<String> = kept
@@ -114,9 +114,12 @@ impl TaskCgroups {
             .flat_map(|kept| [format!("task-{kept}"), format!("alloc-{kept}")])
             .collect();
         for name in tree.names().unwrap_or_default() {
-            let swept = tree.group(&name).and_then(|group| match kept_names.contains(&name) {
-                true => Ok(()),
-                false => group.kill(KILL_TIMEOUT).and_then(|()| group.remove()),
+            let swept = tree.group(&name).and_then(|group| {
+                if kept_names.contains(&name) {
+                    Ok(())
+                } else {
+                    group.kill(KILL_TIMEOUT).and_then(|()| group.remove())
+                }
             });
             if let Err(error) = swept {
                 tracing::error!(%error, "a group that nobody wants stays");
@@ -125,7 +128,7 @@ impl TaskCgroups {
     }
 }
 
-/// The group around all others of the agent with this folder.
+/// The name of the base cgroup of the agent with this folder.
 #[must_use]
 pub fn base_name(data_dir: &Path) -> String {
     format!("cellwright-{:016x}", xxh3_64(data_dir.to_string_lossy().as_bytes()))
@@ -141,18 +144,18 @@ fn open(data_dir: &Path, ceilings: Ceilings) -> Result<Tree, Error> {
     Ok(tree)
 }
 
-/// Processes and threads that the kernel has numbers and room for.
+/// Processes and threads that the kernel allows.
 fn kernel_max_pids() -> u64 {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
     let limits = ["pid_max", "threads-max"].into_iter().filter_map(read);
-    // What every kernel has had at least.
+    // The least default of any kernel.
     limits.min().unwrap_or(32_768)
 }
 
-/// Makes the group of an alloc: its tasks together get no more memory than it has.
+/// Creates the cgroup of an alloc: its tasks together get no more memory than it has.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -182,7 +185,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    /// A shell in `group` that starts programs until it cannot, and says so.
+    /// A shell in `group` that forks until it cannot, and prints that.
     fn bomb(group: &Group) -> Child {
         let script = "read go; (while :; do sleep 1000 & done) 2> /dev/null; echo full; read end";
         let mut command = Command::new("sh");
@@ -200,7 +203,7 @@ mod tests {
         child
     }
 
-    /// Bombs are ended however a test ends.
+    /// Fork bombs are ended however a test ends.
     struct Bombs(TaskCgroups, Vec<Child>);
 
     impl Drop for Bombs {
@@ -226,7 +229,7 @@ mod tests {
         let Action::Run(mut work) = run() else { panic!("it runs") };
         work.isolation.processes = 100_000;
         work.isolation.slack_ram = true;
-        let mut held = Vec::new();
+        let mut threads = Vec::new();
         let mut bombs = Bombs(groups.clone(), Vec::new());
         for task in [1, 2] {
             let group = groups.task_group(Attempt::new(TaskId(task), 1), None).unwrap();
@@ -235,10 +238,10 @@ mod tests {
                 return println!("skipped: no controller of processes");
             }
             bombs.1.push(bomb(&group));
-            held.push(group.usage().unwrap().threads.unwrap());
+            threads.push(group.usage().unwrap().threads.unwrap());
         }
-        assert!(held[0] <= 8 && held[0] >= 6, "{held:?}");
-        assert!(held[0] + held[1] <= 12 && held[1] <= 6, "{held:?}");
+        assert!(threads[0] <= 8 && threads[0] >= 6, "{threads:?}");
+        assert!(threads[0] + threads[1] <= 12 && threads[1] <= 6, "{threads:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The agent's configuration: a file in TOML, written by `cell agent join` and by people. What is
-//! left out is found on the machine or has the default stated at the field; a key nobody knows is
-//! refused.
+//! The agent's configuration: a TOML file, written by `cell agent join` and by people. A value that
+//! is left out is detected on the machine or has the default stated at the field; an unknown key is
+//! an error.
 
 use crate::id_ranges::IDS_PER_RANGE;
 use crate::listen::DEFAULT_PORT;
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a configuration is of no use.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("{}: {why}", path.display())]
@@ -56,17 +56,18 @@ pub struct Config {
     #[serde(default = "default_runtime")]
     pub runtime: PathBuf,
     /// Accounts of the machine that jobs may have their tasks run as, where tasks are accounts of
-    /// the machine: as plain processes of an agent that is root, and in containers that borrow
+    /// the machine: as plain processes of an agent that is root, and in containers with host
     /// volumes. Left out: `nobody` alone.
     #[serde(default)]
     pub users: Vec<String>,
-    /// Folders of the machine that jobs may have their tasks see. Left out: none.
+    /// Folders of the machine that jobs may mount into their tasks. Left out: none.
     #[serde(default)]
     pub volumes: Vec<HostVolume>,
-    /// Whether devices are looked for. Left out: yes.
+    /// Whether devices are detected. Left out: yes.
     #[serde(default = "yes")]
     pub find_devices: bool,
-    /// Devices of the machine that jobs may ask for, beside those that are found. Left out: none.
+    /// Devices of the machine that jobs may ask for, beside those that are detected. Left out:
+    /// none.
     #[serde(default)]
     pub devices: Vec<DeviceConfig>,
     /// Bytes that packages may take on disk. Left out: 10 GiB.
@@ -74,7 +75,7 @@ pub struct Config {
     pub package_bytes: u64,
     /// Left out: what the kernel says.
     pub capacity: Option<Resources>,
-    /// Kept for the system. Left out: a little of each, see `default_reserve`.
+    /// Reserved for the system. Left out: a little of each, see `default_reserve`.
     pub reserve: Option<Resources>,
     pub rack: Option<Token>,
     pub power: Option<Token>,
@@ -110,7 +111,7 @@ pub enum DriverChoice {
     Process,
 }
 
-/// A folder that the operator lends to tasks: its path, or `{ path = "/srv", writable = false }`.
+/// A folder that the operator offers to tasks: its path, or `{ path = "/srv", writable = false }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub struct HostVolume {
@@ -142,20 +143,20 @@ impl TryFrom<toml::Value> for HostVolume {
             }
             other => return Err(wrong(other.to_string())),
         };
-        // Without doubled and trailing slashes, as jobs spell it.
+        // Without doubled and trailing slashes, as job specs spell it.
         Ok(HostVolume { path: path.components().collect(), writable })
     }
 }
 
-/// A device that the operator lends by hand.
+/// A device that the operator configures by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// What kind of thing: `gpu`, `kvm`.
+    /// Its kind: `gpu`, `kvm`.
     pub kind: Token,
     /// Left out: `generic`.
     pub model: Option<Token>,
-    /// What its users call it. Left out: how many of its kind come before it.
+    /// Its ID for its users. Left out: how many of its kind come before it.
     pub id: Option<Token>,
     /// Paths of its nodes on the machine, its own first. Left out: none.
     #[serde(default)]
@@ -200,7 +201,7 @@ impl Default for Logs {
     }
 }
 
-/// How long, and how much, of attempts that are over is kept.
+/// How long, and how much, of ended attempts is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
@@ -214,12 +215,13 @@ impl Default for RetentionConfig {
     }
 }
 
-/// How the machine is shared out.
+/// How resources are shared out on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControlConfig {
-    /// How long the machine is short, although others are held back, before the masters are asked
-    /// to take something away; and how long it is well before they give it more.
+    /// How long the machine is short, although tasks over their reservations are throttled, before
+    /// the masters are asked for an eviction; and how long it must be well before they place more
+    /// on it.
     pub relief_seconds: u64,
 }
 
@@ -230,18 +232,18 @@ impl Default for ControlConfig {
 }
 
 /// Numbers of users and groups that tasks have, 65,536 for each task at a time, where the agent is
-/// root. Nobody else on the machine may have them.
+/// root. No other account of the machine may have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdRangeConfig {
     /// The first number of the first range.
     pub first: u32,
-    /// How many ranges: most tasks at once.
+    /// How many ranges: the most tasks at once.
     pub count: u32,
 }
 
 impl Default for IdRangeConfig {
-    /// Beyond what accounts and other tools use: directory services give numbers up to
+    /// Beyond the numbers that accounts and other tools use: directory services give numbers up to
     /// 2,000,200,000 (sssd), and many programs take none from 2^31 on.
     fn default() -> IdRangeConfig {
         IdRangeConfig { first: 0x7740_0000, count: 2240 }
@@ -252,14 +254,14 @@ impl Default for IdRangeConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessLimits {
-    /// Of all tasks together. Left out: half of what the kernel has numbers and room for.
+    /// Of all tasks together. Left out: half of what the kernel allows.
     pub all: Option<u64>,
     /// Of one task. Left out: a quarter of `all`.
     pub task: Option<u64>,
 }
 
 impl ProcessLimits {
-    /// Most of all tasks together, and most of one, on a kernel that has `most`.
+    /// Most of all tasks together, and most of one, on a kernel that allows `most`.
     #[must_use]
     pub fn ceilings(&self, most: u64) -> (u64, u64) {
         let all = self.all.unwrap_or(most / 2).max(1);
@@ -267,14 +269,14 @@ impl ProcessLimits {
     }
 }
 
-/// How much is counted of what a task has on disk: with more files it counts as over its limit of
-/// disk, if it has one. A task can make files faster than anybody can count them.
+/// How much of what a task has on disk is counted: with more files the task counts as over its disk
+/// limit, if it has one. A task can create files faster than they can be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskScanLimits {
     /// Files and folders.
     pub files: u64,
-    /// Open files and mappings of all its processes that are looked at in one go.
+    /// Open files and mappings of all its processes that are inspected in one pass.
     pub open_files: usize,
 }
 
@@ -284,7 +286,7 @@ impl Default for DiskScanLimits {
     }
 }
 
-/// The end of a new file: what tasks may have of the machine, whatever jobs ask for.
+/// The end of a new file: how much of the machine tasks may have, whatever jobs ask for.
 const TEMPLATE_LIMITS: &str = "\
      # Numbers of users and groups that are tasks', 65536 for each, and nobody else's.\n\
      # id_ranges = { first = 2000683008, count = 2240 }\n\
@@ -296,7 +298,7 @@ const TEMPLATE_LIMITS: &str = "\
      # one. Open ones that are looked at in one go; nobody may have 32 times as many.\n\
      # counting = { files = 100000, open_files = 262144 }\n";
 
-/// Longest time that `relief_seconds` may be.
+/// The longest that `relief_seconds` may be.
 const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
 
 fn yes() -> bool {
@@ -316,10 +318,10 @@ fn default_data() -> PathBuf {
 }
 
 impl Config {
-    /// The same, with these folders lent as well.
+    /// The same, with these host volumes added.
     ///
     /// # Errors
-    /// When masters cannot be told of one of them, or are told two things of it.
+    /// When one of them cannot be advertised to masters, or is configured twice in different ways.
     pub fn with_host_volumes(mut self, volumes: Vec<HostVolume>) -> Result<Config, ConfigError> {
         self.volumes.extend(volumes);
         check_volumes(&self)?;
@@ -327,7 +329,7 @@ impl Config {
     }
 
     /// # Errors
-    /// When it is not TOML, or says what cannot be.
+    /// When it is not TOML, or has an invalid value.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let config: Config =
             toml::from_str(text).map_err(|error| ConfigError::Text(error.to_string()))?;
@@ -381,7 +383,7 @@ impl Config {
     }
 
     /// # Errors
-    /// When it cannot be read, or says what cannot be.
+    /// When it cannot be read, or has an invalid value.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|why| ConfigError::Io { path: path.to_owned(), why })?;
@@ -487,8 +489,8 @@ impl Config {
 /// stands for none.
 fn check_ids(ranges: IdRangeConfig) -> Result<(), ConfigError> {
     let end = u64::from(ranges.first) + u64::from(ranges.count) * u64::from(IDS_PER_RANGE);
-    // Agents of one machine tell each other ranges by their first numbers: those of two agents are
-    // the same or have nothing in common.
+    // Agents of one machine recognise each other's ranges by their first numbers: those of two
+    // agents are the same or have nothing in common.
     let is_aligned = ranges.first.is_multiple_of(IDS_PER_RANGE);
     if ranges.first >= IDS_PER_RANGE && is_aligned && ranges.count > 0 && end <= u64::from(u32::MAX)
     {
@@ -498,12 +500,13 @@ fn check_ids(ranges: IdRangeConfig) -> Result<(), ConfigError> {
         field: "id_ranges".into(),
         value: format!("{} ranges from {} on", ranges.count, ranges.first),
         allowed: format!(
-            "1 range or more of {IDS_PER_RANGE} numbers each, from a multiple of {IDS_PER_RANGE} to 4294967294"
+            "1 range or more of {IDS_PER_RANGE} numbers each, from a multiple of {IDS_PER_RANGE} \
+             to 4294967294"
         ),
     })
 }
 
-/// What is lent has to be told to masters, by that name.
+/// A host volume is advertised to masters as an attribute with its path in the name.
 fn check_volumes(config: &Config) -> Result<(), ConfigError> {
     let wrong = |field: &str, value: String, allowed: String| {
         Err(ConfigError::Field { field: field.into(), value, allowed })

@@ -1,15 +1,15 @@
-//! The identities of this machine's tasks (X9): the agent makes a key for each, has a master
-//! certify it, and puts both where the task alone can read them. Certificates live as long as the
-//! masters say, usually an hour, and are renewed at half of it, for the same key: whoever reads key
-//! and certificate while they change has a pair that fits.
+//! The identities of this machine's tasks (X9): the agent creates a key for each, has a master
+//! certify it, and writes both where only the task can read them. The masters set the certificates'
+//! lifetime, usually an hour; they are renewed at half of it, for the same key: a task that reads
+//! key and certificate during a renewal has a pair that fits.
 //!
 //! | file in `$CELL_IDENTITY` | what |
 //! |---|---|
 //! | `key.pem` | the task's private key, which never leaves the machine |
 //! | `certificate.pem` | its certificate and the authority's |
-//! | `authority.pem` | by which others are known |
+//! | `authority.pem` | by which peers are verified |
 //!
-//! A task is not kept waiting for masters: after a moment it starts, and finds its certificate
+//! A task does not wait long for masters: after a moment it starts, and finds its certificate
 //! later.
 
 use crate::driver::task_env::{Ids, io};
@@ -17,7 +17,6 @@ use crate::driver::{DriverError, StartContext};
 use crate::record::{self, open_plain};
 use crate::shim::protocol::{LAUNCH, Launch};
 use cellwright_api::client::{Client, ClientError};
-use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::time::Time;
 use cellwright_identity::clock::wall;
@@ -42,13 +41,13 @@ const AUTHORITY_FILE: &str = "authority.pem";
 const MAX_FILE_BYTES: u64 = 64 << 10;
 /// How long a start waits for masters.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two tries: at first, when no master certifies; and later, whatever became of the one
-/// before, where it is no more than a part of the certificate's life.
+/// Interval between two tries: at first, when no master certifies; and later, whether the last one
+/// succeeded or not, where it is no more than a part of the certificate's lifetime.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const LATER_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 const RENEWALS_PER_LIFETIME: u32 = 20;
-/// A certificate is looked at this often at least: the timer under it stands still while the
-/// machine sleeps, the certificate does not.
+/// A certificate is checked at least this often: the timer stands still while the machine sleeps,
+/// the certificate does not.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
 #[derive(Debug, thiserror::Error)]
@@ -61,18 +60,18 @@ enum CredentialsError {
     Io(#[from] std::io::Error),
 }
 
-/// What a task is given of its identity at its start.
+/// The credentials that a task is given at its start.
 #[derive(Clone)]
 pub struct TaskCredentials {
     key: Secret,
-    /// Absent while no master answered.
+    /// Absent as long as no master answered.
     certified: Option<TaskIdentityAnswer>,
 }
 
-/// Has tasks certified, in a cell with identities.
+/// Has the masters certify tasks, in a cell with identities.
 #[derive(Default)]
 pub struct TaskCertifier {
-    /// Known once the agent has a line to masters that know it.
+    /// Set once the agent is connected to masters that know it.
     client: watch::Sender<Option<Client>>,
 }
 
@@ -100,7 +99,7 @@ impl TaskCertifier {
         Some(TaskCredentials { certified: certified.await.ok(), key })
     }
 
-    /// Renews the certificate in an attempt's folder for as long as it is let.
+    /// Renews the certificate in an attempt's folder until it is dropped.
     pub async fn keep_fresh(&self, attempt: Attempt, folder: &Path) {
         let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
         let dir = launch.as_ref().and_then(|launch| {
@@ -109,8 +108,8 @@ impl TaskCertifier {
         });
         let Some((dir, owner)) = dir else { return std::future::pending().await };
         let mut clients = self.client.subscribe();
-        // The sender lives as long as this does.
-        let Ok(client) = clients.wait_for(Option::is_some).await.map(|known| known.clone()) else {
+        // The sender lives as long as `self`.
+        let Ok(client) = clients.wait_for(Option::is_some).await.map(|found| found.clone()) else {
             return std::future::pending().await;
         };
         let Some(client) = client else { return std::future::pending().await };
@@ -124,7 +123,8 @@ impl TaskCertifier {
             if let Err(error) = renew(&client, attempt, &dir, owner).await {
                 tracing::warn!(%attempt, %error, "the certificate of a task was not renewed");
             }
-            // A new one can be due as well, when clocks differ: masters are not asked without end.
+            // A new certificate can be due as well, when clocks differ: the pause keeps the agent
+            // from asking masters without end.
             sleep(pause(certificate_holder(&dir).as_ref())).await;
         }
     }
@@ -134,12 +134,12 @@ fn duration_between(from: Time, to: Time) -> Duration {
     Duration::from_millis(to.since(from).0)
 }
 
-/// Whom the certificate in a folder is of; none where there is none that can be read.
+/// The certificate in a folder; none where there is none that can be read.
 fn certificate_holder(dir: &Path) -> Option<TaskCertificate> {
     TaskCertificate::from_pem(&read(&dir.join(CERTIFICATE_FILE)).ok()?).ok()
 }
 
-/// Between two renewals, whatever became of the first.
+/// Interval until the next renewal, whether the last one succeeded or not.
 fn pause(holder: Option<&TaskCertificate>) -> Duration {
     let lifetime =
         holder.map(|holder| duration_between(issued_at(holder.from, holder.until), holder.until));
@@ -155,7 +155,7 @@ async fn certify(
 ) -> Result<TaskIdentityAnswer, CredentialsError> {
     let (task, signing_request) = (attempt.task, signing_request(key)?);
     let attempt = attempt.number;
-    let request = TaskIdentityRequest { protocol: PROTOCOL, task, attempt, signing_request };
+    let request = TaskIdentityRequest { task, attempt, signing_request };
     Ok(client.call_internal(TASK_IDENTITY_PATH, &request).await?)
 }
 
@@ -165,7 +165,7 @@ async fn renew(
     dir: &Path,
     owner: Option<Ids>,
 ) -> Result<(), CredentialsError> {
-    // Whatever key lies there now is the task's own doing, and harms nobody but itself.
+    // The task may have replaced its key, which harms nobody but itself.
     let key = Secret::new(read(&dir.join(KEY_FILE))?);
     let answer = certify(client, attempt, &key).await?;
     replace(&dir.join(AUTHORITY_FILE), &answer.authority, owner)?;
@@ -179,7 +179,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The folder is the agent's, so that nobody else puts anything in its place.
+/// The folder belongs to the agent, so that no other account can replace the file.
 fn replace(path: &Path, text: &str, owner: Option<Ids>) -> std::io::Result<()> {
     let fresh = path.with_extension("new");
     match fs::remove_file(&fresh) {
@@ -195,7 +195,7 @@ fn replace(path: &Path, text: &str, owner: Option<Ids>) -> std::io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// Lays out the folder of a task's identity, at `dir`; nothing in a cell without identities.
+/// Creates the folder of a task's identity, at `dir`; nothing in a cell without identities.
 ///
 /// # Errors
 /// When the disk refuses.

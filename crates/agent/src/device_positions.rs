@@ -1,13 +1,13 @@
-//! Which device is which, from one start of the agent to the next.
+//! Keeps the positions of devices stable from one start of the agent to the next.
 //!
 //! The cell knows a device by its position in the machine's list, and so does every task that holds
-//! one. A card that is added or taken out must not move the others: their holders would be counted
-//! against a neighbour, and a second task could be given what the first still has. So the list is
-//! written down. A device keeps its position for good; one that is gone leaves a gap that nobody
-//! can ask for, and comes back to it; new ones go to the end.
+//! one. A card that is added or removed must not move the others: their holders would be counted
+//! against a neighbour, and a second task could be granted what the first still has. So the list is
+//! stored. A device keeps its position for good; one that is removed leaves a placeholder that no
+//! job can ask for, and returns to it; new ones are appended.
 //!
 //! Rejected: identities in the machine's spec and in every grant, which would make each plan and
-//! each row longer for the sake of a machine that somebody opened.
+//! each row longer for the sake of a machine whose hardware was changed.
 
 use crate::devices::HostDevice;
 use crate::machine::MachineDescription;
@@ -16,7 +16,7 @@ use cellwright_cell::device::{Device, MAX_DEVICES, REMOVED_DEVICE};
 use cellwright_cell::name::{InvalidName, Token};
 use std::path::Path;
 
-/// Puts the machine's devices where they were, and writes down where the new ones are.
+/// Puts the machine's devices at their stored positions, and stores the positions of new ones.
 ///
 /// # Errors
 /// When the list cannot be read or written.
@@ -37,31 +37,31 @@ pub fn assign_positions(
     if positions != stored {
         record::write(path, &positions, Durability::PowerCut)?;
     }
-    described.spec.devices = devices.iter().map(|held| held.device.clone()).collect();
+    described.spec.devices = devices.iter().map(|found| found.device.clone()).collect();
     described.devices = devices;
     Ok(())
 }
 
-/// Identities by position, and what is at each.
+/// Identities by position, and the device at each.
 fn merge_positions(
     mut stored: Vec<String>,
     mut found: Vec<HostDevice>,
 ) -> (Vec<String>, Vec<HostDevice>) {
-    for held in &found {
-        if stored.contains(&held.identity) {
+    for device in &found {
+        if stored.contains(&device.identity) {
             continue;
         }
         let is_gap = |identity: &String| !found.iter().any(|other| other.identity == *identity);
-        // A machine can tell of so many; then the gap that is longest there is used again.
+        // A machine can report only so many; at that number the oldest placeholder is used again.
         let gap = stored.iter().position(is_gap).filter(|_| stored.len() >= MAX_DEVICES);
         match gap {
-            Some(gap) => stored[gap].clone_from(&held.identity),
-            None => stored.push(held.identity.clone()),
+            Some(gap) => stored[gap].clone_from(&device.identity),
+            None => stored.push(device.identity.clone()),
         }
     }
     let mut all = Vec::new();
     for identity in &stored {
-        match found.iter().position(|held| held.identity == *identity) {
+        match found.iter().position(|device| device.identity == *identity) {
             Some(at) => all.push(found.swap_remove(at)),
             None => {
                 tracing::warn!(device = identity, "a device is gone; nobody can ask for it");
@@ -72,7 +72,7 @@ fn merge_positions(
     (stored, all)
 }
 
-/// What keeps the place of a device.
+/// The placeholder of a removed device.
 fn placeholder_device(identity: &str) -> Result<HostDevice, InvalidName> {
     let kind = Token::new(REMOVED_DEVICE)?;
     // Its identity, for people, unless a path in it has characters that no model has.
@@ -102,7 +102,8 @@ mod tests {
         }
     }
 
-    /// An agent that starts on a machine with these cards: what it tells of them, by position.
+    /// An agent that starts on a machine with these cards: the devices that it reports, by
+    /// position.
     fn start(path: &Path, ids: &[&str]) -> (Vec<String>, Vec<HostDevice>) {
         let text = "name = \"m7\"\ndata_dir = \"/\"\nfind_devices = false";
         let mut described = describe(&Config::parse(text).unwrap()).unwrap();
@@ -129,12 +130,12 @@ mod tests {
         assert_eq!((id(1).unwrap(), id(2).unwrap()), ("b".into(), "0".into()));
         let error = id(0).unwrap_err().to_string();
         assert!(error.contains("device 0 of this machine (gpu:a), which is gone"), "{error}");
-        // It comes back to its place.
+        // It returns to its position.
         let (listed, devices) = start(&path, &["0", "a", "b"]);
         assert_eq!(listed, vec![here; 3]);
-        let ids: Vec<&str> = devices.iter().map(|held| held.id.as_str()).collect();
+        let ids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
         assert_eq!(ids, ["a", "b", "0"]);
-        // Without the list they are numbered as they are found.
+        // Without the list they are numbered in the order in which they are detected.
         std::fs::write(&path, "damaged").unwrap();
         assert_eq!(start(&path, &["0", "a"]).1[0].id.as_str(), "0");
     }

@@ -1,11 +1,12 @@
-//! The machine's devices: those that its kernel shows without anybody's library, and those that its
-//! operator lends by hand.
+//! The machine's devices: those that are detected in `/proc` and `/sys` without a vendor's library,
+//! and those that its operator configures by hand.
 //!
-//! GPUs are found: NVIDIA's driver lists its own below `/proc`, every other driver shows a node to
-//! compute with below `/sys/class/drm`. What opens more of the machine than one card, `/dev/kvm`
-//! for one, is only ever lent by hand. A device's position in the list is its identity in the cell:
-//! found ones come by where they sit on the bus, then the operator's in the order of the
-//! configuration, and what was there before stays where it was ([`crate::positions`]).
+//! GPUs are detected: NVIDIA's driver lists its own below `/proc`, every other driver shows a
+//! compute node below `/sys/class/drm`. Nodes that open more of the machine than one card,
+//! `/dev/kvm` for one, have to be configured. A device's position in the list is its identity in
+//! the cell: detected ones come by their bus address, then the operator's in the order of the
+//! configuration, and a device that was there before keeps its position
+//! ([`crate::device_positions`]).
 
 use crate::config::{Config, ConfigError, DeviceConfig};
 use crate::driver::DriverError;
@@ -15,34 +16,34 @@ use cellwright_isolate::container::DeviceNode;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Nodes that go with every NVIDIA GPU, as far as they are there: some come with their first use.
+/// Nodes that go with every NVIDIA GPU, as far as they are there: some appear at their first use.
 const NVIDIA_SHARED_NODES: [&str; 4] =
     ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
-/// AMD on the bus, and the node that its GPUs compute through.
+/// The PCI vendor of AMD, and the node that its GPUs compute through.
 const AMD: (&str, &str) = ("0x1002", "kfd");
 
-/// A device, and how a task gets to it.
+/// A device, and how a task gets access to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {
     pub device: Device,
-    /// What it is called by whoever uses it.
+    /// Its ID for its users.
     pub id: Token,
     /// Its own node first, then those that go with it.
     pub nodes: Vec<PathBuf>,
-    /// More that go with it, of those that are there when it is lent.
+    /// More nodes that go with it, if they are there when it is granted.
     pub optional_nodes: Vec<PathBuf>,
-    /// What makes it the same device at the next start: `gpu:GPU-7f3a`, `kvm:/dev/kvm`.
+    /// Identifies the same device at the next start: `gpu:GPU-7f3a`, `kvm:/dev/kvm`.
     pub identity: String,
 }
 
-/// A device that a task was given, and how much of it.
+/// A device that is granted to a task, and how much of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantedDevice {
     pub host_device: HostDevice,
     pub milli: u16,
 }
 
-/// Where the kernel shows what there is.
+/// Where the kernel lists devices.
 struct KernelPaths<'a> {
     nvidia: &'a Path,
     drm: &'a Path,
@@ -52,7 +53,7 @@ struct KernelPaths<'a> {
 /// All devices of this machine.
 ///
 /// # Errors
-/// When the configuration lends what is not there.
+/// When the configuration names a node that is not there.
 pub fn discover(config: &Config) -> Result<Vec<HostDevice>, ConfigError> {
     let kernel = KernelPaths {
         nvidia: Path::new("/proc/driver/nvidia/gpus"),
@@ -63,14 +64,14 @@ pub fn discover(config: &Config) -> Result<Vec<HostDevice>, ConfigError> {
     with_configured(found, &config.devices)
 }
 
-/// Who lends a node that was found says more of that device.
+/// A configured entry for a detected node replaces that device.
 fn without_configured(mut found: Vec<HostDevice>, configured: &[DeviceConfig]) -> Vec<HostDevice> {
     let is_configured = |own: &PathBuf| configured.iter().any(|entry| entry.nodes.contains(own));
     found.retain(|found| !found.nodes.first().is_some_and(is_configured));
     found
 }
 
-/// What was found, and what is lent.
+/// The detected devices, followed by the configured ones.
 fn with_configured(
     found: Vec<HostDevice>,
     configured: &[DeviceConfig],
@@ -92,15 +93,15 @@ fn with_configured(
                 wrong("nodes", node.display().to_string(), allowed)
             })?;
         }
-        let number = all.iter().filter(|held| held.device.kind == entry.kind).count();
+        let number = all.iter().filter(|other| other.device.kind == entry.kind).count();
         let token = |field: &str, configured: &Option<Token>, text: &str| match configured {
-            Some(said) => Ok(said.clone()),
+            Some(token) => Ok(token.clone()),
             None => Token::new(text).map_err(|why| wrong(field, text.into(), why.to_string())),
         };
         let id = token("id", &entry.id, &number.to_string())?;
         let model = token("model", &entry.model, "generic")?;
-        let same = |held: &&HostDevice| held.device.kind == entry.kind && held.id == id;
-        if id.as_str().contains(',') || all.iter().any(|held| same(&held)) {
+        let same = |other: &&HostDevice| other.device.kind == entry.kind && other.id == id;
+        if id.as_str().contains(',') || all.iter().any(|other| same(&other)) {
             let allowed = "no comma, and each one once among devices of a kind".to_owned();
             return Err(wrong("id", id.to_string(), allowed));
         }
@@ -117,13 +118,13 @@ fn with_configured(
     Ok(all)
 }
 
-/// By the id that its operator gave it, else by its own node: an id that was only counted changes
+/// By the ID that its operator gave it, else by its own node: an ID that was only counted changes
 /// with what comes before it.
 fn identity(entry: &DeviceConfig, id: &Token, others: &[HostDevice]) -> String {
     let by = |what: &str| format!("{}:{what}", entry.kind);
     let node = entry.nodes.first().filter(|_| entry.id.is_none());
     let by_node = node.map(|node| by(&node.display().to_string()));
-    // A node may be lent more than once.
+    // A node may be configured more than once.
     let alone = by_node.filter(|own| !others.iter().any(|other| other.identity == *own));
     alone.unwrap_or_else(|| by(id.as_str()))
 }
@@ -132,24 +133,24 @@ fn detect(kernel: &KernelPaths<'_>) -> Vec<HostDevice> {
     let mut all = nvidia_gpus(kernel);
     all.extend(drm_gpus(kernel));
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
-    all.retain(|(bus, held)| {
-        let missing = held.nodes.iter().find(|node| !node.exists());
+    all.retain(|(bus, gpu)| {
+        let missing = gpu.nodes.iter().find(|node| !node.exists());
         if let Some(node) = missing {
             let node = node.display();
             tracing::warn!(%bus, %node, "a GPU is not offered: its node is missing");
         }
         missing.is_none()
     });
-    all.into_iter().map(|(_, held)| held).collect()
+    all.into_iter().map(|(_, gpu)| gpu).collect()
 }
 
-/// Names in a folder that may not be there.
+/// Names in a folder, which may be absent.
 fn dir_entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// GPUs of NVIDIA's driver, by their place on the bus.
+/// GPUs of NVIDIA's driver, with their bus addresses.
 fn nvidia_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
     let one = |bus: String| {
         let text = fs::read_to_string(kernel.nvidia.join(&bus).join("information")).ok()?;
@@ -160,7 +161,7 @@ fn nvidia_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
         let number: u32 = field("Device Minor")?.parse().ok()?;
         let node = kernel.dev.join(format!("nvidia{number}"));
         let shared = NVIDIA_SHARED_NODES.iter().map(|name| kernel.dev.join(name)).collect();
-        // A driver that does not know the card's own name puts question marks there.
+        // A driver that does not know the card's UUID puts question marks there.
         let own = field("GPU UUID").filter(|id| !id.contains('?')).unwrap_or_else(|| bus.clone());
         let model = field("Model").unwrap_or_default();
         Some((bus, gpu(&model, &own, node, shared)?))
@@ -168,7 +169,7 @@ fn nvidia_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
     dir_entries(kernel.nvidia).into_iter().filter_map(one).collect()
 }
 
-/// GPUs of other drivers: those with a node for computing. NVIDIA's have one too, and are known.
+/// GPUs of other drivers: those with a compute node. NVIDIA's have one too, and are already listed.
 fn drm_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
     let one = |name: String| {
         let device = kernel.drm.join(&name).join("device");
@@ -184,8 +185,8 @@ fn drm_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
         let computes = (vendor == AMD.0).then(|| kernel.dev.join(AMD.1)).into_iter().collect();
         let bare = |id: &str| id.trim_start_matches("0x").to_owned();
         let model = format!("{}:{}", bare(&vendor), bare(&model));
-        let held = gpu(&model, &bus, node, computes)?;
-        Some((bus, held))
+        let found = gpu(&model, &bus, node, computes)?;
+        Some((bus, found))
     };
     let nodes = dir_entries(kernel.drm).into_iter().filter(|name| name.starts_with("renderD"));
     nodes.filter_map(one).collect()
@@ -201,33 +202,34 @@ fn gpu(model: &str, id: &str, node: PathBuf, optional_nodes: Vec<PathBuf>) -> Op
     Some(HostDevice { device, id, nodes: vec![node], optional_nodes, identity })
 }
 
-/// The devices that a task was given, with the nodes that are there by now.
+/// The devices that were granted to a task, with the nodes that are there by now.
 ///
 /// # Errors
-/// When the machine does not have one: it had, when the task was placed.
+/// When the machine does not have one: it did, when the task was placed.
 pub fn granted(
     all: &[HostDevice],
     grants: &[DeviceGrant],
 ) -> Result<Vec<GrantedDevice>, DriverError> {
     let one = |grant: &DeviceGrant| {
-        let held = all.get(usize::from(grant.device)).ok_or_else(|| DriverError::Cannot {
-            field: "task.devices",
-            value: format!("device {} of this machine", grant.device),
-            allowed: format!("those it has: {}", all.len()),
-        })?;
-        if held.device.is_removed() {
+        let host_device =
+            all.get(usize::from(grant.device)).ok_or_else(|| DriverError::Cannot {
+                field: "task.devices",
+                value: format!("device {} of this machine", grant.device),
+                allowed: format!("those it has: {}", all.len()),
+            })?;
+        if host_device.device.is_removed() {
             return Err(DriverError::Cannot {
                 field: "task.devices",
                 value: format!(
                     "device {} of this machine ({}), which is gone",
-                    grant.device, held.identity
+                    grant.device, host_device.identity
                 ),
                 allowed: "those that are there".into(),
             });
         }
-        let mut held = held.clone();
-        held.nodes.extend(held.optional_nodes.drain(..).filter(|node| node.exists()));
-        Ok(GrantedDevice { host_device: held, milli: grant.milli })
+        let mut host_device = host_device.clone();
+        host_device.nodes.extend(host_device.optional_nodes.drain(..).filter(|node| node.exists()));
+        Ok(GrantedDevice { host_device, milli: grant.milli })
     };
     grants.iter().map(one).collect()
 }
@@ -245,10 +247,10 @@ mod tests {
 
     fn format_devices(all: &[GrantedDevice], root: &Path) -> Vec<String> {
         let one = |granted: &GrantedDevice| {
-            let held = &granted.host_device;
+            let host_device = &granted.host_device;
             let near = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
-            let nodes: Vec<String> = held.nodes.iter().map(near).collect();
-            format!("{} {} {}", held.device.model, held.id, nodes.join(" "))
+            let nodes: Vec<String> = host_device.nodes.iter().map(near).collect();
+            format!("{} {} {}", host_device.device.model, host_device.id, nodes.join(" "))
         };
         all.iter().map(one).collect()
     }
@@ -285,7 +287,7 @@ mod tests {
         assert_eq!(detect(&kernel).len(), 2, "one has no node of its own");
         write(&dev.join("nvidia0"), "");
         let all = detect(&kernel);
-        // Comes with the first use of a card.
+        // Appears at the first use of a card.
         write(&dev.join("nvidia-uvm"), "");
         let want = [
             "a100-sxm4-40gb 0000:0a:00.0 dev/nvidia0 dev/nvidiactl dev/nvidia-uvm",
@@ -303,7 +305,7 @@ mod tests {
     fn what_is_lent_comes_after_what_was_found_or_in_its_stead() {
         let parse_devices = |text: &str| Config::parse(text).unwrap().devices;
         let card = |id: &str, node: &str| gpu("x", id, node.into(), Vec::new()).unwrap();
-        // A node that no container would be given is refused before anything else.
+        // A node that no container may be given is rejected before anything else.
         let bad = parse_devices("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
         let error = with_configured(vec![], &bad).unwrap_err().to_string();
         assert!(error.contains("devices[0].nodes: /etc/passwd; allowed: paths of"), "{error}");
@@ -312,8 +314,9 @@ mod tests {
         assert!(error.contains("devices[0].kind: (gone); allowed: any other kind"), "{error}");
         let two =
             parse_devices("[[devices]]\nkind = \"gpu\"\n[[devices]]\nkind = \"gpu\"\nid = \"1\"");
-        let ids =
-            |all: Vec<HostDevice>| all.iter().map(|held| held.id.to_string()).collect::<Vec<_>>();
+        let ids = |all: Vec<HostDevice>| {
+            all.iter().map(|device| device.id.to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(ids(with_configured(vec![], &two).unwrap()), ["0", "1"]);
         let error = with_configured(vec![card("1", "/dev/a")], &two).unwrap_err().to_string();
         assert!(error.contains("devices[0].id: 1; allowed: no comma"), "{error}");

@@ -1,8 +1,8 @@
-//! Asks tasks whether they are well (B15). What counts is decided by [`HealthTracker`], which is pure;
-//! the probes here ask over loopback or run a program, each within its time.
+//! Health probes of tasks (B15). [`HealthTracker`], which is pure, decides what a result means; the
+//! probes here connect over loopback or run a command, each within its timeout.
 //!
-//! The agent never restarts a task that is ill: it reports it, and the masters order the stop, so
-//! that health and every other reason to move obey one set of rules.
+//! The agent never restarts an unhealthy task: it reports it, and the masters order the stop, so
+//! that health and every other reason to move a task obey one set of rules.
 
 use crate::driver::exec_spec::{ExecRequest, exec_spec};
 use crate::session::{self, SessionRequest};
@@ -24,21 +24,22 @@ use tokio::time::{sleep, timeout};
 /// Bytes of an answer that are read: its first line is shorter.
 const ANSWER_BYTES: u64 = 256;
 
-/// Whom to ask, and how.
+/// What to probe, and how.
 #[derive(Clone, Debug)]
 pub struct ProbeTarget {
     pub check: HealthCheck,
     pub started: u64,
     pub ports: Vec<u16>,
-    /// What runs: programs that ask do so where it is, as who it is, and within its limits.
+    /// The task: check commands run where it runs, as its user, and within its limits.
     pub launch: Launch,
-    /// What starts them.
+    /// The executable that starts them.
     pub program: ShimProgram,
-    /// Taken while one of them runs: they are charged to tasks, but starting them is not.
+    /// Taken while a check command runs: its resources are charged to the task, but starting it is
+    /// not.
     pub permits: Arc<Semaphore>,
 }
 
-/// Asks for as long as it is let; `on_change` hears every change.
+/// Probes until it is dropped; calls `on_change` with every change.
 pub async fn run_probes(target: ProbeTarget, on_change: impl Fn(Health)) {
     let mut checker = HealthTracker::new(&target.check, target.started);
     let mut last = Health::Starting;
@@ -46,11 +47,9 @@ pub async fn run_probes(target: ProbeTarget, on_change: impl Fn(Health)) {
         failpoint("health");
         let limit = Duration::from_millis(target.check.timeout.0);
         let is_command = matches!(target.check.probe, Probe::Command(_));
-        // Nobody closes it, so it is always had in the end. Waiting for it is not the task's fault.
-        let permit = match is_command {
-            true => target.permits.acquire().await.ok(),
-            false => None,
-        };
+        // The semaphore is never closed, so a permit is always obtained in the end. Waiting for it
+        // is not the task's fault.
+        let permit = if is_command { target.permits.acquire().await.ok() } else { None };
         let well = timeout(limit, probe(&target)).await.is_ok_and(|answer| answer.is_some());
         let health = checker.record_result(well, crate::boot::now());
         if health != last {
@@ -63,7 +62,7 @@ pub async fn run_probes(target: ProbeTarget, on_change: impl Fn(Health)) {
     }
 }
 
-/// Something when the task is well.
+/// Something when the task is healthy.
 async fn probe(target: &ProbeTarget) -> Option<()> {
     match &target.check.probe {
         Probe::Tcp { port } => connect(target, *port).await.map(drop),
@@ -75,7 +74,7 @@ async fn probe(target: &ProbeTarget) -> Option<()> {
             );
             stream.write_all(request.as_bytes()).await.ok()?;
             let mut answer = Vec::new();
-            // The first line is enough: what follows may be long, slow or cut off.
+            // The first line is enough: the rest may be long, slow or cut off.
             let mut stream = BufReader::new(stream.take(ANSWER_BYTES));
             stream.read_until(b'\n', &mut answer).await.ok()?;
             is_success(&answer).then_some(())
@@ -84,18 +83,18 @@ async fn probe(target: &ProbeTarget) -> Option<()> {
     }
 }
 
-/// Has the program run by a helper, as sessions are: whatever it starts ends with it, and all of it
-/// ends when nobody waits for the answer any more, for that cuts the helper's line.
+/// Has the command run by a helper, as sessions are: whatever it starts ends with it, and all of it
+/// ends when the result is no longer awaited, for that closes the helper's connection.
 async fn command_succeeds(target: &ProbeTarget, words: &[String]) -> Option<()> {
     let (launch, command) = (&target.launch, words.to_vec());
     let entry = exec_spec(&ExecRequest { launch, command, terminal: false, term: None }).ok()?;
     let request = SessionRequest { entry, terminal: None, quiet: true };
     // Dropped, it is still reaped.
-    let (line, _helper) = session::start(&target.program, &request).await.ok()?;
-    let mut line = BufReader::new(line);
+    let (connection, _helper) = session::start(&target.program, &request).await.ok()?;
+    let mut connection = BufReader::new(connection);
     loop {
-        match Frame::read(&mut line).await {
-            // A sign of life.
+        match Frame::read(&mut connection).await {
+            // A keep-alive.
             Ok(Some(Frame::Data(_) | Frame::Stderr(_))) => {}
             Ok(Some(Frame::Exit(0))) => return Some(()),
             _ => return None,
@@ -182,7 +181,7 @@ mod tests {
                             _ => break,
                         }
                     }
-                    // The connection of the probe before says nothing.
+                    // The connection of the previous probe sends nothing.
                     if request.starts_with("GET /ok HTTP/1.0\r\n") {
                         return stream.write_all(answer.as_bytes()).await.unwrap();
                     }

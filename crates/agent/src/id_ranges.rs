@@ -1,14 +1,14 @@
-//! Who tasks are on the machine: each has numbers of users and groups of its own, which nobody else
-//! there has, so that no task can end another, read what it wrote, listen on its port beside it, or
-//! use up what the kernel lets a user hold. Tasks of one alloc, and the saver of what it left,
+//! Ranges of user and group IDs for tasks: each task has a range that no other task or account of
+//! the machine has, so that no task can kill another, read its files, listen on its port beside it,
+//! or use up what the kernel allows a user. Tasks of one alloc, and the log saver of an attempt,
 //! share theirs.
 //!
-//! Which ones an attempt has is written down in its folder, so an agent that restarts knows. They
-//! are free again when the folder has gone to the ended: then no process is left, and files are
-//! where only root gets to. Those that were free longest are given next.
+//! The range of an attempt is stored in its folder, so an agent that restarts knows it. It is free
+//! again when the folder is archived: then no process is left, and only root can reach the files.
+//! The range that has been free the longest is allocated next.
 //!
-//! Several agents on one machine tell each other what they gave, in a folder that a reboot empties,
-//! as it ends what ran.
+//! Several agents on one machine claim their ranges in a shared folder that a reboot empties, just
+//! as it ends all tasks.
 
 use crate::config::IdRangeConfig;
 use crate::record::{self, Durability, RecordError};
@@ -27,7 +27,7 @@ use std::sync::{Mutex, PoisonError};
 pub const IDS_PER_RANGE: u32 = 65_536;
 /// In an attempt's folder: the first number of its range.
 const IDS_FILE: &str = "ids";
-/// Where agents of one machine tell each other.
+/// The folder in which agents of one machine claim ranges.
 const CLAIMS_DIR: &str = "/run/cellwright-ids";
 const LOCK_FILE: &str = "lock";
 
@@ -46,28 +46,29 @@ pub enum IdsError {
     ForeignClaimsDir(PathBuf),
 }
 
-/// The ranges of one agent.
+/// The allocator of one agent.
 #[derive(Debug)]
 pub struct IdRangeAllocator {
     config: IdRangeConfig,
     folders: Folders,
     claims: PathBuf,
-    /// One attempt at a time.
+    /// Locked for one attempt at a time.
     state: Mutex<AllocationState>,
 }
 
-/// What need not be read again for each attempt: with a thousand of them that would be a million
-/// files.
+/// Cached so that it is not read again for each attempt: with a thousand of them that would be a
+/// million files.
 #[derive(Debug, Default)]
 struct AllocationState {
-    /// What attempts of this agent have. Some may be free again; who has none left looks.
+    /// Ranges of this agent's attempts. Some may be free again; they are read anew when none is
+    /// left.
     held: BTreeSet<u32>,
-    /// The one that was given last.
+    /// The range that was allocated last.
     last: u32,
 }
 
 impl IdRangeAllocator {
-    /// Nothing for an agent that is not root: its tasks are its own account.
+    /// Nothing for an agent that is not root: its tasks have its own account.
     #[must_use]
     pub fn open(config: IdRangeConfig, folders: &Folders) -> Option<IdRangeAllocator> {
         let is_root = rustix::process::geteuid().is_root();
@@ -79,11 +80,11 @@ impl IdRangeAllocator {
         let mut ranges = IdRangeAllocator { config, folders, claims, state: Mutex::default() };
         let all = ranges.ranges_in_use();
         let held = all.iter().map(|(_, first)| *first).collect();
-        // Where it cannot be read it begins anew; what is in use is known all the same.
+        // Where it cannot be read it starts over; the ranges in use are known all the same.
         let last =
             record::read::<u32>(&ranges.last_range_file()).ok().flatten().unwrap_or_default();
         ranges.state = Mutex::new(AllocationState { held, last });
-        // After a reboot others must hear again what is held here.
+        // After a reboot the ranges in use here have to be claimed again.
         let claimed = ranges.lock_claims().and_then(|_lock| {
             all.into_iter().try_for_each(|(path, first)| ranges.claim(first, &path))
         });
@@ -93,7 +94,7 @@ impl IdRangeAllocator {
         ranges
     }
 
-    /// The range of this attempt: the one it has, or one that nobody has.
+    /// The range of this attempt: the one it has, or a free one.
     ///
     /// # Errors
     /// When all are in use, or the disk refuses.
@@ -120,7 +121,7 @@ impl IdRangeAllocator {
         Ok(IdRange { first, count: IDS_PER_RANGE })
     }
 
-    /// The next range after the last that nobody has.
+    /// The next free range after the last one.
     fn next_free(&self, state: &AllocationState) -> Option<u32> {
         let IdRangeConfig { first, count } = self.config;
         let firsts = || (0..count).map(|number| first + number * IDS_PER_RANGE);
@@ -130,12 +131,12 @@ impl IdRangeAllocator {
         after.chain(before).find(is_free)
     }
 
-    /// Where the last one is written down that was given.
+    /// The file with the range that was allocated last.
     fn last_range_file(&self) -> PathBuf {
         self.folders.root().join(IDS_FILE)
     }
 
-    /// What attempts of this agent have, and where that is written down.
+    /// The ranges of this agent's attempts, and the files that record them.
     fn ranges_in_use(&self) -> Vec<(PathBuf, u32)> {
         let entries = fs::read_dir(self.folders.tasks_dir()).into_iter().flatten().flatten();
         let held = entries.filter_map(|entry| {
@@ -162,7 +163,7 @@ impl IdRangeAllocator {
         Ok(lock)
     }
 
-    /// Whether an attempt of any agent has it: what is claimed for one that is gone is free.
+    /// Whether an attempt of any agent has it: a claim for an attempt that is gone does not count.
     fn is_claimed(&self, first: u32) -> bool {
         let claimed = fs::read_to_string(self.claims.join(first.to_string()));
         let by = claimed.map(PathBuf::from);
@@ -178,11 +179,11 @@ impl IdRangeAllocator {
     }
 }
 
-/// Who has one of these numbers already: an account, a group, or the containers of somebody, by
-/// the file and line that say so.
+/// An account, a group, or an entry of subordinate IDs that has one of these numbers already: the
+/// file and the line.
 #[must_use]
 pub fn conflicting_account(config: IdRangeConfig) -> Option<String> {
-    // Which field is the first number, and which says how many there are.
+    // Which field is the first number, and which is the count.
     let lists = [
         ("/etc/passwd", 2, None),
         ("/etc/group", 2, None),
@@ -256,7 +257,7 @@ mod tests {
             (a, b, c)
         );
         assert!(second.allocate(attempt(2)).is_err());
-        // Gone to the ended: free again, for whoever asks.
+        // Archived: free again for any attempt.
         fs::rename(one.attempt_dir(attempt(1)), scratch.path("ended")).unwrap();
         assert_eq!(allocate_first(&second, 2), a);
     }
@@ -278,7 +279,7 @@ mod tests {
         }
         let turns = [1 << 30, (1 << 30) + IDS_PER_RANGE, (1 << 30) + 2 * IDS_PER_RANGE, 1 << 30];
         assert_eq!(seen, turns);
-        // An agent that goes on finds what came free since it looked, and does not give twice.
+        // A running agent finds ranges that became free, and allocates none twice.
         let folders = agent(&scratch, "two", &[5, 6, 7, 8, 9]);
         let ranges = IdRangeAllocator::with(FEW, &folders, &claims);
         let allocate_first = |task| ranges.allocate(attempt(task)).map(|range| range.first).ok();

@@ -1,14 +1,13 @@
-//! Who this agent is to the masters: the file that `cell agent join` wrote, and its renewal. A
-//! certificate lives a day; at two thirds of its life the agent asks for the next one with the one
-//! it has, writes it down, and shows it from the next handshake on. No connection and no task
-//! notices.
+//! The agent's identity towards the masters: the file that `cell agent join` wrote, and its
+//! renewal. A certificate lives a day; at two thirds of its lifetime the agent requests the next
+//! one with the current one, stores it, and presents it from the next handshake on. Connections and
+//! tasks are not affected.
 
 use crate::listen::Access;
 use crate::membership::MembershipCache;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{ApiClientConfig, Client, ClientError};
 use cellwright_api::context::{Context, ContextError, Contexts};
-use cellwright_api::internal::PROTOCOL;
 use cellwright_api::masters::MastersFile;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
@@ -22,10 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two tries, whatever became of the first.
+/// Interval between two tries, whether the last one succeeded or not.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// A day's certificate is looked at this often: the timer under it stands still while the machine
-/// sleeps, the certificate does not, and a clock may be set.
+/// How often a day's certificate is checked: the timer stands still while the machine sleeps, the
+/// certificate does not, and a clock may be set.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why there is no identity, or no next certificate.
@@ -75,18 +74,19 @@ impl Identity {
     /// When the certificate is another machine's.
     pub fn check_name(&self, machine: &Name) -> Result<(), IdentityError> {
         let certificate = self.holder.identity.part.name().clone();
-        match certificate == *machine {
-            true => Ok(()),
-            false => Err(IdentityError::OtherName { machine: machine.clone(), certificate }),
+        if certificate == *machine {
+            Ok(())
+        } else {
+            Err(IdentityError::OtherName { machine: machine.clone(), certificate })
         }
     }
 
-    /// A client that shows whatever certificate is the present one. Which masters the cell has it
-    /// keeps beside the certificate and not in `data_dir`: a machine that lost its data still has
-    /// to find masters that came after those it was told of.
+    /// A client that presents the current certificate. It keeps the list of the cell's masters
+    /// beside the certificate and not in `data_dir`: a machine that lost its data still has to find
+    /// masters that were added after it joined.
     ///
     /// # Errors
-    /// When the authority's certificate is of no use, or no master is named.
+    /// When the authority's certificate is invalid, or no master is named.
     pub fn client(&self) -> Result<Client, IdentityError> {
         let authority = self.context.authority.clone();
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
@@ -101,10 +101,11 @@ impl Identity {
         Ok(Client::new(ApiClientConfig { tls: Some(Arc::new(tls)), masters_file, ..settings })?)
     }
 
-    /// Who may dial this machine, and what it shows them. `client_config` asks masters about those who do.
+    /// Who may dial this machine, and the certificate it presents. `client` asks masters whether
+    /// callers are still members.
     ///
     /// # Errors
-    /// When the authority's certificate is of no use.
+    /// When the authority's certificate is invalid.
     pub fn access(&self, client: &Client) -> Result<Access, IdentityError> {
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
         let authority = self.context.authority.as_ref().ok_or_else(incomplete)?;
@@ -118,13 +119,13 @@ impl Identity {
         Ok(Access::Parts { cell, config: Arc::new(config), dialler, membership })
     }
 
-    /// Gets the next certificate, writes it down and shows it.
+    /// Requests the next certificate, stores and presents it.
     ///
     /// # Errors
-    /// When no master gives one, or it cannot be written; the old one is shown on.
+    /// When no master issues one, or it cannot be written; the old one stays in use.
     pub async fn renew(&mut self, client: &Client) -> Result<(), IdentityError> {
         let NewKey { key, signing_request } = NewKey::generate(&self.holder.identity, &[])?;
-        let request = RenewRequest { protocol: PROTOCOL, signing_request };
+        let request = RenewRequest { signing_request };
         let answer: RenewAnswer = client.call_internal(RENEW_PATH, &request).await?;
         let holder = holder(&answer.certificate)?;
         let mut next = self.context.clone();
@@ -150,7 +151,7 @@ impl Identity {
                 Ok(()) => tracing::info!("the certificate was renewed"),
                 Err(error) => tracing::error!(%error, "the certificate was not renewed"),
             }
-            // Also after a good one: to a clock that is far ahead the next is due already.
+            // Also after a success: for a clock that is far ahead the next is due already.
             sleep(RETRY_INTERVAL).await;
         }
     }

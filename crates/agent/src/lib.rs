@@ -1,30 +1,31 @@
-//! The agent of a machine (B35): holds what the masters ordered, and tells them everything it sees.
-//! What it decides is in `agent-core`, which is pure; here is what it does.
+//! The agent of a machine (B35): runs the tasks that the masters order, and reports everything it
+//! sees to them. Its decisions are made in `agent-core`, which is pure; this crate carries them
+//! out.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`shim`] | the small process around each task: holds it, its end and its log |
-//! | [`shim_program`] | which program shims are, and how many start at a time |
-//! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
-//! | [`preparer`] | from an order to a shim: packages, control group, driver |
-//! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
-//! | [`id_ranges`] | which users and groups of the machine tasks are |
-//! | [`cgroups`], [`packages`] | the control groups of tasks; what they run |
-//! | [`watch`], [`ports`] | looks at every task once a second, and has those give way who must |
-//! | [`devices`] | which devices there are, and how tasks get to them |
-//! | [`health`] | asks tasks whether they are well |
-//! | [`trash`] | removes what tasks left behind |
-//! | [`usage`] | what tasks use, for the report |
-//! | [`main_loop`] | one loop, one closed set of events, around all of them |
+//! | [`shim`] | the small supervisor process around each task: holds it, its exit and its log |
+//! | [`shim_program`] | which shim executable is used, and how many shims start at a time |
+//! | [`attempt`] | the agent's side of one shim: prepares it, attaches to it, tells it to stop |
+//! | [`preparer`] | from an order to a shim: packages, cgroup, driver |
+//! | [`driver`] | how a program is run: environment, isolation, and what isolation is missing |
+//! | [`id_ranges`] | which users and groups of the machine tasks run as |
+//! | [`cgroups`], [`packages`] | the cgroups of tasks; the packages they run |
+//! | [`watch`], [`ports`] | samples every task once a second, and applies resource control |
+//! | [`devices`] | which devices the machine has, and how tasks get access to them |
+//! | [`health`] | health probes of tasks |
+//! | [`trash`] | removes the files that tasks left behind |
+//! | [`usage`] | resource usage of tasks, for the report |
+//! | [`main_loop`] | the event loop around all of them, with one closed set of events |
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
 //! | [`credentials`] | the certificates of tasks, and their renewal |
-//! | [`open_files`] | how many files processes that serve may have open, and tasks |
-//! | [`listen`] | where masters and other agents dial this one |
-//! | [`output`], [`session`] | what tasks wrote; commands run where a task runs |
+//! | [`open_files`] | the limits of open files for serving processes and for tasks |
+//! | [`listen`] | the listener where masters and other agents dial this one |
+//! | [`output`], [`session`] | output of tasks; interactive commands run inside a task (exec) |
 //!
-//! The agent itself keeps nothing in memory that it cannot find again: orders, folders and shims
-//! are there when it comes back, so killing it, at any point, changes no task.
+//! The agent keeps nothing in memory that it cannot recover: orders, folders and shims are there
+//! when it restarts, so killing it, at any point, changes no task.
 
 pub mod attempt;
 pub mod boot;

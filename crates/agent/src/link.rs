@@ -1,14 +1,14 @@
-//! The line to the masters: one hanging poll at a time, news sent apart from it, and another master
-//! when one does not answer or says so. Whatever fails here touches no task.
+//! The link to the masters: one hanging poll at a time, news sent in separate reports, and a switch
+//! to another master when one does not answer or names another. No failure here affects a task.
 //!
-//! Which masters there are is learned from their answers, so that none of those it was told of has
-//! to live on. The one that a machine's polls belong to may be dead and is named by the others all
-//! the same: whoever did not answer is not dialled again at their word for a while.
+//! The list of masters is learned from their answers, so that none of those it was configured with
+//! has to stay. The master that a machine's polls belong to may be dead and still be named by the
+//! others: a master that did not answer is not dialled again on their word for a while.
 //!
-//! Reports and orders are whole, so each costs what the machine holds, at both ends. Where tasks
-//! are many and short, one message for each of their changes would be most of the work; so the more
-//! there is to tell, the more changes are told at once. Rejected: differences instead of whole
-//! states, which save bytes and lose that no message depends on another.
+//! Reports and orders carry the full state, so each costs as much as the machine holds, at both
+//! ends. Where tasks are many and short, one report for each of their changes would be most of the
+//! work; so the more tasks there are, the more changes go into one report. Rejected: deltas instead
+//! of full states, which save bytes but make messages depend on each other.
 
 use crate::boot;
 use cellwright_api::client::{Client, ClientError};
@@ -22,41 +22,43 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long the first poll may hang; later the master says.
+/// How long the first poll may hang; later the master sets it.
 const INITIAL_HANG: Span = Span::seconds(5);
-/// First and longest pause when no master answers.
+/// First and longest backoff when no master answers.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// News that come together travel together.
+/// News within this window is sent in one report.
 const BATCH_WINDOW: Duration = Duration::from_millis(2);
-/// Of rest after a report, for each task it told of: several times what telling it costs.
+/// Rest after a report, for each task in it: several times what processing it costs.
 const REST_PER_TASK: Duration = Duration::from_micros(40);
-/// Shorter ones would be made that long by the clock under them.
+/// Tokio's timer would make shorter ones this long.
 const MIN_REST: Duration = Duration::from_millis(1);
-/// Nobody waits longer for it, however many there are: naming has two seconds to hear of an end.
+/// The longest rest, however many tasks there are: service discovery has two seconds to learn of an
+/// end.
 const MAX_REST: Duration = Duration::from_millis(200);
-/// How long reports are kept as small as a master once said before a whole one is tried again.
+/// How long reports are kept below the size limit that a master returned before a full one is tried
+/// again.
 const SIZE_LIMIT_TTL: Duration = Duration::from_secs(600);
 
-/// What the link asks of the loop and tells it.
+/// What the link asks of the loop and passes to it.
 pub enum LinkMessage {
-    /// The full state, now.
+    /// A request for the full state, now.
     Report { hang: bool, to: oneshot::Sender<AgentReport> },
-    /// The answer to a report that was sent then.
+    /// The answer to a report that was sent at `sent`.
     Answer { orders: Box<AgentOrders>, sent: u64 },
 }
 
 pub struct Link {
     pub client: Client,
     pub to_agent: mpsc::UnboundedSender<LinkMessage>,
-    /// Rung when there is something to tell.
+    /// Notified when there is news to report.
     pub news: Arc<Notify>,
     pub pacer: ReportPacer,
     pub size_limit: ReportSizeLimit,
 }
 
-/// What the masters take of one report, once one of them has said so, and when it did. It is
-/// forgotten after a while: their operator may have raised it.
+/// The size limit of a report, once a master has returned one, and when it did. It expires after a
+/// while: the operator may have raised it.
 #[derive(Default)]
 pub struct ReportSizeLimit(Mutex<Option<(usize, Instant)>>);
 
@@ -70,7 +72,7 @@ impl ReportSizeLimit {
         last.filter(|(_, learned)| learned.elapsed() < SIZE_LIMIT_TTL).map(|(limit, _)| limit)
     }
 
-    /// Learns from a refusal; says what, if it was not known.
+    /// Learns the limit from an error; returns it, if it is new.
     fn learn_from_error(&self, error: &ClientError) -> Option<usize> {
         let rejection = error.api().filter(|refused| refused.code == Code::TooLarge)?;
         let limit = rejection.details.get("limit")?.as_u64()?;
@@ -84,7 +86,7 @@ impl ReportSizeLimit {
     }
 }
 
-/// Rests that grow with what is told: when the last report left, and of how many tasks it told.
+/// Paces reports by their size: when the last report left, and how many tasks were in it.
 #[derive(Default)]
 pub struct ReportPacer(Mutex<Option<(Instant, usize)>>);
 
@@ -105,7 +107,7 @@ impl ReportPacer {
         }
     }
 
-    /// A report is about to leave; nothing says that it tells of more or fewer than the last.
+    /// A report is about to leave; it is taken to have as many tasks as the last.
     fn mark_sent(&self) {
         let mut last = self.last();
         *last = Some((Instant::now(), last.map_or(0, |(_, tasks)| tasks)));
@@ -124,14 +126,14 @@ fn rest_after(tasks: usize) -> Duration {
 }
 
 impl Link {
-    /// Polls for as long as the agent runs.
+    /// Polls until it is dropped.
     pub async fn run(self) {
         let mut round = MasterRotation::from(self.client.preferred());
         let (mut hang, mut pause) = (INITIAL_HANG, BACKOFF_MIN);
-        // Each kind of failure is told once, however many masters and tries it takes.
+        // Each kind of failure is logged once, however many masters and tries it takes.
         let (mut reported_errors, mut revoked) = (Vec::new(), false);
         // A master that is new to the agent is first asked for an answer at once, which names all
-        // masters: it may itself be on its way out, and be gone before a hanging poll ends.
+        // masters: it may itself be shutting down, and be gone before a hanging poll ends.
         let mut asks_at_once = false;
         loop {
             failpoint("link");
@@ -170,7 +172,7 @@ impl Link {
         }
     }
 
-    /// One hanging poll, and news in between. Nothing when the loop has ended.
+    /// One hanging poll, and reports of news meanwhile. Nothing when the loop has ended.
     async fn poll(&self, master: &str, hang: Span) -> Result<Option<PollResult>, ClientError> {
         let hanging = async {
             self.pacer.wait_until_ready().await;
@@ -181,17 +183,17 @@ impl Link {
         loop {
             let news = async {
                 self.news.notified().await;
-                // The first word goes at once; more that come soon after gather.
+                // The first news is sent at once; more that comes soon after is batched.
                 sleep_until(next).await;
                 self.pacer.wait_until_ready().await;
             };
             tokio::select! {
                 biased;
-                // News that were waiting are in the next poll.
+                // Pending news is in the next poll.
                 answered = &mut hanging => return answered,
                 () = news => {
                     next = Instant::now() + BATCH_WINDOW;
-                    // A lost message costs nothing: the next poll says it again.
+                    // A lost report costs nothing: the next poll repeats it.
                     let _ = self.send_report(master, None).await;
                 }
             }
@@ -219,7 +221,7 @@ impl Link {
         if let Err(error) = &orders
             && let Some(most) = self.size_limit.learn_from_error(error)
         {
-            // What can wait is left out, and the master was not asked in vain.
+            // What is optional is left out, and the same master is asked again.
             report.shrink(most);
             sent = boot::now();
             orders = self.client.poll(master, &report, hang).await;
@@ -233,7 +235,7 @@ impl Link {
     }
 }
 
-/// What the next poll needs of the answer to one.
+/// What the next poll needs of the last one's answer.
 struct PollResult {
     /// How long the next one may hang.
     hang: Span,
@@ -252,15 +254,16 @@ fn log_failure(master: &str, error: &ClientError) {
     }
 }
 
-/// Once each time it changes, for whoever wonders why a machine stands idle.
+/// Logged at each change, for a person who wonders why a machine is idle.
 fn log_revoked(is_revoked: bool) {
-    match is_revoked {
-        true => tracing::warn!(
+    if is_revoked {
+        tracing::warn!(
             "this machine was removed from the cell: its tasks end and it gets no more. To have it \
              back: cell token create --agent MACHINE, cell agent join, and start the agent \
              again"
-        ),
-        false => tracing::info!("this machine is part of the cell again"),
+        )
+    } else {
+        tracing::info!("this machine is part of the cell again")
     }
 }
 
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_more_is_told_the_longer_is_the_rest_and_never_too_long() {
-        // Where tasks are few, their first words are not held up.
+        // Where tasks are few, their first reports are not delayed.
         assert_eq!([0, 10, 24].map(rest_after), [Duration::ZERO; 3]);
         assert!(rest_after(25) < BATCH_WINDOW);
         assert_eq!(rest_after(1000), Duration::from_millis(40));

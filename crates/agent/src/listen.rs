@@ -1,13 +1,13 @@
-//! Where the agent is dialled: by masters, for the output of tasks and for sessions in them, and by
-//! other agents, for packages. Both show certificates of the cell, and so does the agent; whoever
-//! shows another, or none, is refused. Whether a person may read or enter a task is for the masters
-//! to say.
+//! The agent's listener: masters dial it for the output of tasks and for sessions in them, other
+//! agents for packages. Both present certificates of the cell, and so does the agent; a caller with
+//! another certificate, or none, is rejected. Whether a user may read or enter a task is decided by
+//! the masters.
 //!
-//! In an open cell there are no certificates: there the agent listens on loopback only, to whoever
-//! shows the token of the open master, and to no web page.
+//! In an open cell there are no certificates: there the agent listens on loopback only, accepts
+//! callers that present the token of the open master, and no web page.
 //!
 //! Rejected: having masters reach agents through the connections that agents hold to them. It
-//! spares machines an open port, and puts every byte of output and packages in the way of polls.
+//! spares machines an open port, but all output and packages would compete with polls.
 
 use crate::membership::MembershipCache;
 use crate::output::{
@@ -57,22 +57,22 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// The port, unless the configuration says another.
+/// The port, unless the configuration names another.
 pub const DEFAULT_PORT: u16 = 7071;
-/// Bytes told when the request does not say how many.
+/// Bytes returned when the request does not say how many.
 const DEFAULT_TAIL_BYTES: u64 = 64 * 1024;
-/// Longest wait for more.
+/// Longest wait for more output.
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Between two looks for more.
+/// Interval between two checks for more output.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a handshake may take, and the head of a request.
+/// Timeout of a handshake, and of reading the head of a request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections at once to an open agent that have shown the token.
+/// Most concurrent connections to an open agent that have presented the token.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections that have not shown yet whose they are: no certificate, or in an open cell no token.
-/// The next one takes the place of the oldest of the address with most of them.
+/// Most connections that have not authenticated yet: no certificate, or in an open cell no token.
+/// The next one replaces the oldest of the address with most of them.
 const MAX_UNAUTHENTICATED: usize = 128;
-/// Connections of one master, of all other agents, and of one of those.
+/// Most connections of one master, of all other agents, and of one of those.
 const MAX_PER_MASTER: usize = 256;
 const MAX_FROM_AGENTS: usize = 512;
 const MAX_PER_AGENT: usize = 32;
@@ -80,15 +80,15 @@ const MAX_PER_AGENT: usize = 32;
 /// Who may dial.
 #[derive(Clone)]
 pub enum Access {
-    /// Whoever shows the token of the open master at one of these addresses, which lies in a file
-    /// of the account it runs as.
+    /// A caller with the token of the open master at one of these addresses, which lies in a file
+    /// of the account that the master runs as.
     Open(Vec<String>),
     /// Masters and agents of the cell.
     Parts {
         cell: Name,
         config: Arc<ServerConfig>,
         dialler: AgentDialler,
-        /// Knows who was sent away since their certificate was made.
+        /// Knows which parts were removed since their certificate was issued.
         membership: Arc<MembershipCache>,
     },
 }
@@ -110,17 +110,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens, and says where.
+    /// Listens, and returns the address.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// When the address cannot be bound.
     pub async fn open(address: SocketAddr, access: Access) -> io::Result<(Listener, SocketAddr)> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         Ok((Listener { listener, access }, address))
     }
 
-    /// Answers for as long as it is let.
+    /// Serves requests until it is dropped.
     pub async fn serve(self, router: Router) {
         let server = ConnectionServer {
             access: self.access,
@@ -153,15 +153,15 @@ impl Listener {
 }
 
 /// Where others dial an agent that listens on `bound`: there, or, where that is every address of
-/// the machine, at the one it was given, or at the one by which it would go to the masters.
+/// the machine, at the configured address, or at the local address of its route to the masters.
 pub async fn advertised_address(
     bound: SocketAddr,
-    given: Option<IpAddr>,
+    configured: Option<IpAddr>,
     masters: &[String],
 ) -> Option<SocketAddr> {
-    let own = match (bound.ip().is_unspecified(), given, masters.first()) {
+    let own = match (bound.ip().is_unspecified(), configured, masters.first()) {
         (false, _, _) => Some(bound.ip()),
-        (true, Some(given), _) => Some(given),
+        (true, Some(configured), _) => Some(configured),
         (true, None, Some(master)) => local_address_towards(master).await,
         (true, None, None) => None,
     };
@@ -174,7 +174,7 @@ pub async fn advertised_address(
 async fn local_address_towards(master: &str) -> Option<IpAddr> {
     for own in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
         let Ok(socket) = UdpSocket::bind((own, 0)).await else { continue };
-        // Nothing is sent: this only asks which way it would go.
+        // Nothing is sent: this only asks the kernel for the route.
         if socket.connect(master).await.is_ok() {
             return socket.local_addr().ok().map(|address| address.ip());
         }
@@ -182,7 +182,7 @@ async fn local_address_towards(master: &str) -> Option<IpAddr> {
     None
 }
 
-/// What can be asked of this agent.
+/// What requests to this agent need.
 #[derive(Clone)]
 pub struct Handlers {
     pub folders: Folders,
@@ -203,18 +203,18 @@ impl Handlers {
     }
 }
 
-/// Who has dialled.
+/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Peer {
-    /// Of an open cell, by its masters: everything, with its token.
+    /// A master of an open cell: may access everything, with its token.
     OpenCell(Vec<String>),
     Master,
     Agent,
 }
 
 impl Peer {
-    /// Agents run where tasks may break out: they get packages, which are named by their digest,
-    /// and nothing else.
+    /// Agents run where tasks may break out: they may fetch packages, which are named by their
+    /// digest, and nothing else.
     fn may_access(&self, path: &str) -> bool {
         let package = path.strip_prefix(PACKAGE_PATH).is_some_and(|rest| rest.starts_with('/'));
         match self {
@@ -236,7 +236,7 @@ struct ConnectionServer {
 
 impl ConnectionServer {
     async fn serve_tls(self, stream: TcpStream, remote: SocketAddr) {
-        // Small answers must not wait for more to send. Failing only costs time.
+        // Small answers must not wait for more to send. A failure only costs time.
         let _ = stream.set_nodelay(true);
         let (cell, config, membership) = match &self.access {
             Access::Parts { cell, config, membership: standing, .. } => (cell, config, standing),
@@ -246,12 +246,11 @@ impl ConnectionServer {
             }
         };
         let stranger = self.strangers.admit(remote.ip());
+        let handshake = TlsAcceptor::from(config.clone()).accept(stream);
         let accepted = tokio::select! {
             biased;
             () = stranger.evicted() => return,
-            accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config.clone()).accept(stream)) => {
-                accepted
-            }
+            accepted = timeout(HANDSHAKE_TIMEOUT, handshake) => accepted,
         };
         let Ok(Ok(stream)) = accepted else { return };
         drop(stranger);
@@ -267,13 +266,13 @@ impl ConnectionServer {
             return tracing::warn!(who = %holder.identity, "has no business here");
         };
         let most = if peer == Peer::Agent { MAX_PER_AGENT } else { MAX_PER_MASTER };
-        let seat = self.counts.acquire(Whose::Identity(holder.identity.to_string()), most);
-        let Some(_own) = seat else {
+        let permit = self.counts.acquire(Whose::Identity(holder.identity.to_string()), most);
+        let Some(_own) = permit else {
             return tracing::warn!(who = %holder.identity, "has too many connections");
         };
         let _of_agents = match peer {
             Peer::Agent => match self.agents.try_acquire() {
-                Ok(seat) => Some(seat),
+                Ok(permit) => Some(permit),
                 Err(_) => return tracing::warn!("too many agents at once"),
             },
             _ => None,
@@ -287,8 +286,8 @@ impl ConnectionServer {
         serve_connection(stream, self.router, peer).await;
     }
 
-    /// Every account of the machine can dial here, so whoever has not shown the token may have to
-    /// make room for the next.
+    /// Every account of the machine can dial here, so a connection without the token may be closed
+    /// to make room for the next.
     async fn serve_open(self, stream: TcpStream, remote: SocketAddr, peer: Peer) {
         let stranger = self.strangers.admit(remote.ip());
         let authenticated = Arc::new(Notify::new());
@@ -315,14 +314,14 @@ impl ConnectionServer {
     }
 }
 
-/// Who is on the other end of a connection, and for how long that holds.
+/// Who is on the other end of a connection, and until when that holds.
 #[derive(Clone)]
 struct AuthenticatedPeer {
     peer: Peer,
     until: Time,
     /// Absent in an open cell.
     part: Option<(Arc<MembershipCache>, PartKind, Name)>,
-    /// Told of every request that is answered.
+    /// Notified of every request that is answered.
     authenticated: Arc<Notify>,
 }
 
@@ -347,14 +346,14 @@ async fn handle_request(
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
     let AuthenticatedPeer { peer, until, part, authenticated } = peer;
-    // The handshake looked at this too, but connections live for long.
+    // The handshake checked this too, but connections are long-lived.
     let late = until <= wall();
     let is_open_cell = matches!(peer, Peer::OpenCell(_));
     let stranger = match &peer {
         Peer::OpenCell(masters) => is_from_web_page(&request) || !has_token(&request, masters),
         Peer::Master | Peer::Agent => false,
     };
-    // Asked for each request: connections live for long, and parts are sent away.
+    // Checked for each request: connections are long-lived, and parts are removed from the cell.
     let is_revoked = match &part {
         Some((standing, part, name)) => !standing.is_member(*part, name).await,
         None => false,
@@ -374,17 +373,17 @@ async fn handle_request(
     })
 }
 
-/// Whether it shows the token of the open cell, which only its account can read. Without a master
-/// there is none, and nobody to ask for anything.
+/// Whether the request has the token of the open cell, which only its account can read. Without a
+/// master there is none, and no request is accepted.
 fn has_token(request: &Request<Incoming>, masters: &[String]) -> bool {
     let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let token = authorization.and_then(|shown| shown.strip_prefix(b"Bearer "));
+    let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
     let own = cellwright_api::dev_token::token_for(masters);
     own.zip(token)
-        .is_some_and(|(own, shown)| SecretHash(own.hash()).matches(&SecretHash(sha256(shown))))
+        .is_some_and(|(own, token)| SecretHash(own.hash()).matches(&SecretHash(sha256(token))))
 }
 
-/// Pages send where they are from, or reach this machine under a name of their own.
+/// Browsers send the page's origin, or reach this machine under a host name.
 fn is_from_web_page(request: &Request<Incoming>) -> bool {
     let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
     let local = host.and_then(|host| host.parse::<SocketAddr>().ok());
@@ -421,7 +420,7 @@ async fn output(
     let mut query = query;
     let mut found = find_output(&handlers.folders, &name, &query).await?;
     loop {
-        // Put aside meanwhile: the same attempt is found at its other place.
+        // Archived meanwhile: the same attempt is found in its other folder.
         if !found.folder.exists() {
             query.attempt = Some(found.attempt.number);
             found = find_output(&handlers.folders, &name, &query).await?;
@@ -430,26 +429,26 @@ async fn output(
         if !piece.text.is_empty() || piece.ended || Instant::now() >= until {
             return Ok(Json(piece));
         }
-        // Goes on from the place it came to.
+        // Continues from the position it reached.
         query.from = Some(piece.next);
         sleep(POLL_INTERVAL).await;
     }
 }
 
-/// The attempt that is asked about. Looked for once, away from the loops: thousands of attempts may
-/// be kept, and each has to be opened.
+/// The attempt that is requested. Looked up once, outside the polling loops: thousands of attempts
+/// may be retained, and each has to be opened.
 async fn find_output(
     folders: &Folders,
     name: &str,
     query: &OutputQuery,
 ) -> Result<AttemptOutput, ErrorResponse> {
     let (folders, task_name) = (folders.clone(), name.to_owned());
-    let looked = tokio::task::spawn_blocking(move || folders.attempts_of_task(&task_name)).await;
+    let listed = tokio::task::spawn_blocking(move || folders.attempts_of_task(&task_name)).await;
     let failed = |error: String| error_response(Code::Internal, &error);
-    let all = looked.map_err(|error| failed(error.to_string()))?;
+    let all = listed.map_err(|error| failed(error.to_string()))?;
     let newest = all.map_err(|error| failed(error.to_string()))?.into_iter().rfind(|found| {
-        query.attempt.is_none_or(|wanted| wanted == found.attempt.number)
-            && query.task.is_none_or(|wanted| wanted == found.attempt.task.0)
+        query.attempt.is_none_or(|number| number == found.attempt.number)
+            && query.task.is_none_or(|task| task == found.attempt.task.0)
     });
     newest.ok_or_else(|| {
         error_response(Code::NoSuchTask, &format!("no output of {name} is kept here"))
@@ -459,7 +458,7 @@ async fn find_output(
 fn output_piece(found: &AttemptOutput, query: &OutputQuery) -> Result<OutputPiece, ErrorResponse> {
     let failed = |error: io::Error| error_response(Code::Internal, &error.to_string());
     let AttemptOutput { attempt, folder } = found;
-    // Before the read: what is written in between is read too.
+    // Before the read: output written in between is read too.
     let ended = crate::shim::exit_of(folder).is_ok_and(|exit| exit.is_some());
     let from = match (&query.from, query.lines) {
         (Some(text), _) => StreamPosition::parse(text).ok_or_else(|| {
@@ -491,8 +490,8 @@ async fn exec(
     let near = request.extensions_mut().remove::<OnUpgrade>().filter(|_| is_upgrade);
     let near =
         near.ok_or_else(|| error_response(Code::UpgradeRequired, "a session takes a connection"))?;
-    let begun = handlers.session_server.begin(&format!("{user}/{job}/{index}"), &query).await;
-    spawn_request("a session", proxy(begun.map_err(ErrorResponse)?, near));
+    let session = handlers.session_server.begin(&format!("{user}/{job}/{index}"), &query).await;
+    spawn_request("a session", proxy(session.map_err(ErrorResponse)?, near));
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -516,7 +515,7 @@ mod tests {
         assert!(!Peer::Agent.may_access(&format!("{PACKAGE_PATH}x/ab")));
     }
 
-    /// What is said to a request with this token, on a connection that stays.
+    /// The response to a request with this token, on a connection that stays open.
     async fn request_status(stream: &mut TcpStream, token: &str) -> String {
         let to = stream.peer_addr().unwrap();
         let head = format!("GET / HTTP/1.1\r\nhost: {to}\r\nauthorization: Bearer {token}\r\n\r\n");
@@ -551,7 +550,7 @@ mod tests {
             crowd.push(stranger);
         }
         assert_eq!(request_status(&mut dial().await, token).await, "HTTP/1.1 200 OK");
-        // The oldest went when the newest came, and not for having been silent for long.
+        // The oldest was closed when the newest came, and not for being idle for long.
         for stranger in &mut crowd[..20] {
             let rest = timeout(HANDSHAKE_TIMEOUT / 2, stranger.read(&mut [0; 1])).await;
             assert!(matches!(rest, Ok(Ok(0) | Err(_))), "{rest:?}");
@@ -563,9 +562,9 @@ mod tests {
     #[tokio::test]
     async fn an_agent_on_all_addresses_says_which_one_to_dial() {
         let masters = ["127.0.0.1:7070".to_owned()];
-        let dialled = async |bound: &str, given: Option<&str>| {
-            let given = given.map(|text| text.parse().unwrap());
-            let found = advertised_address(bound.parse().unwrap(), given, &masters).await;
+        let dialled = async |bound: &str, configured: Option<&str>| {
+            let configured = configured.map(|text| text.parse().unwrap());
+            let found = advertised_address(bound.parse().unwrap(), configured, &masters).await;
             found.unwrap().to_string()
         };
         assert_eq!(dialled("10.0.0.7:5", Some("10.0.0.8")).await, "10.0.0.7:5");

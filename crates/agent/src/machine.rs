@@ -1,5 +1,5 @@
-//! What this machine is, as the masters are told: what the kernel says it has, less what is kept
-//! for the system, plus what only its operator can know.
+//! The description of this machine for the masters: the capacity that the kernel reports, less a
+//! reserve for the system, plus what only its operator can know.
 
 use crate::config::{Config, ConfigError, HostVolume};
 use crate::devices::{self, HostDevice};
@@ -15,26 +15,26 @@ use cellwright_isolate::cgroup::CpuList;
 use cellwright_isolate::machine::{MachineFacts, default_reserve};
 use std::fs;
 
-/// Bytes a second that a disk is taken to do when the operator does not say: any that is in use
-/// today does more.
+/// Bytes a second that a disk is assumed to do when the operator configures nothing: any disk in
+/// use today does more.
 const DISK_RATE: u64 = 100 << 20;
 /// The attribute with the driver that runs tasks.
 pub const DRIVER: &str = "driver";
-/// The attribute that says why tasks are not run in containers.
+/// The attribute with the reason why tasks are not run in containers.
 pub const CONTAINERS_OFF: &str = "containers-off";
-/// The attribute with the container runtime, and what is known against its version.
+/// The attribute with the container runtime, and the known vulnerabilities of its version.
 pub const RUNTIME: &str = "runtime";
-/// The attribute with who listens on ports that were not given.
+/// The attribute with the tasks that listen on ports that were not assigned to them.
 pub const UNASSIGNED_PORTS: &str = "ungiven-ports";
-/// Bytes of an attribute that are told.
+/// Most bytes of an attribute that are reported.
 const MAX_ATTRIBUTE_BYTES: usize = 200;
 
-/// A machine as its masters are told, and what only its agent needs.
+/// A machine as its masters see it, and what only its agent needs.
 pub struct MachineDescription {
     pub spec: MachineSpec,
     /// Physical cores with the CPUs of each.
     pub cores: Vec<CpuList>,
-    /// What tasks may use in all; a disk rate of 0 if nobody knows it.
+    /// What tasks may use in all; a disk rate of 0 if it is not known.
     pub usable: Resources,
     /// Its devices, in the order in which the masters know them.
     pub devices: Vec<HostDevice>,
@@ -43,13 +43,13 @@ pub struct MachineDescription {
 /// The machine's description.
 ///
 /// # Errors
-/// When the kernel does not say what there is, or the configuration asks for what cannot be.
+/// When the kernel does not report the capacity, or the configuration asks for what cannot be.
 pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
     let facts = cellwright_isolate::machine::discover(&config.data_dir)
         .map_err(|error| ConfigError::Machine(error.to_string()))?;
     let found = config.capacity.unwrap_or_else(|| offered_capacity(&facts));
     let reserve = config.reserve.unwrap_or_else(|| match config.capacity {
-        // Who says what there is for tasks has thought of the rest.
+        // An operator who configures the capacity has accounted for the reserve.
         Some(_) => Resources::default(),
         None => default_reserve(found),
     });
@@ -74,7 +74,7 @@ pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
         labels: config.labels.clone(),
         rack: config.rack.clone(),
         power: config.power.clone(),
-        devices: devices.iter().map(|held| held.device.clone()).collect(),
+        devices: devices.iter().map(|found| found.device.clone()).collect(),
         named: config.named.clone(),
         ports: config.ports.unwrap_or_default(),
         address: config.address,
@@ -89,7 +89,7 @@ fn offered_capacity(facts: &MachineFacts) -> Resources {
     Resources { disk_rate: DISK_RATE, ..facts.capacity }
 }
 
-/// Says something of the machine, or takes it back.
+/// Sets an attribute of the machine, or removes it.
 pub fn set_text_attribute(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
     let Ok(name) = Token::new(name) else { return };
     match text {
@@ -101,9 +101,9 @@ pub fn set_text_attribute(spec: &mut MachineSpec, name: &str, text: Option<&str>
     }
 }
 
-/// Says which folders it lends: by the path that its operator wrote, and by where that leads, for
-/// jobs may name either. One that is not there is not lent, and one to which two ways lead with
-/// different answers is for reading alone.
+/// Advertises the host volumes: by the path that the operator wrote, and by its real path, for jobs
+/// may name either. A folder that is not there is not advertised, and one with two configured paths
+/// that differ is read-only.
 pub fn advertise_host_volumes(spec: &mut MachineSpec, volumes: &[HostVolume]) {
     let mut present = Vec::new();
     for volume in volumes {
@@ -117,7 +117,7 @@ pub fn advertise_host_volumes(spec: &mut MachineSpec, volumes: &[HostVolume]) {
     for (volume, real) in &present {
         let writable = present.iter().all(|(other, at)| at != real || other.writable);
         for path in [&volume.path, real] {
-            // The operator's spelling can be told; where it leads may be too long a name.
+            // The operator's path can be advertised; the real path may be too long for a name.
             let name = path.to_str().and_then(|path| host_volume_attribute(path).ok());
             let Some(name) = name else { continue };
             let how = if writable { HOST_VOLUME_WRITABLE } else { HOST_VOLUME_READ_ONLY };

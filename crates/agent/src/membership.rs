@@ -1,14 +1,14 @@
-//! Whether those who dial this agent are still parts of the cell. A certificate is good for a day
-//! wherever it is copied to; that its holder was sent away since, only masters know. They are asked
-//! once for each caller, and again soon after: what was sent away is refused within seconds, by
-//! every agent.
+//! Whether callers of this agent are still members of the cell. A certificate is valid for a day
+//! wherever it is copied to; only masters know that its holder was removed since. They are asked
+//! once for each caller, and again soon after: a removed part is rejected within seconds, by every
+//! agent.
 //!
-//! An agent of whom no master says anything is refused: it can fetch from the masters when they are
-//! back. A replica is refused when a master says so, and not for lack of an answer: when masters
-//! cannot be asked it may be the only one that is left.
+//! An agent about which no master answers is rejected: it can fetch from the masters when they are
+//! back. A replica is rejected when a master says that it was removed, and not for lack of an
+//! answer: when masters cannot be asked it may be the only one that is left.
 //!
-//! Rejected: a list of who was sent away with every poll. It grows with the cell, and most agents
-//! are dialled by few.
+//! Rejected: a list of removed parts with every poll. It grows with the cell, and most agents are
+//! dialled by few.
 
 use cellwright_api::client::Client;
 use cellwright_api::client::internal_calls::MembershipCheckRequest;
@@ -19,10 +19,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long an answer is believed.
+/// How long an answer is cached: of members, and of others.
 const MEMBER_TTL: Duration = Duration::from_secs(5);
 const NON_MEMBER_TTL: Duration = Duration::from_secs(1);
-/// Answers kept at once; with more, all are asked for anew.
+/// Most cached answers; with more, all are asked for anew.
 const MAX_CACHED: usize = 1024;
 
 pub struct MembershipCache {
@@ -32,13 +32,13 @@ pub struct MembershipCache {
 }
 
 impl MembershipCache {
-    /// As the agent of `own` asks its masters.
+    /// A cache for the agent of machine `own`, which asks its masters.
     #[must_use]
     pub fn new(client: Client, own: Name) -> MembershipCache {
         MembershipCache { client, own, answers: Mutex::default() }
     }
 
-    /// Whether the part may be listened to.
+    /// Whether requests of this part may be answered.
     pub async fn is_member(&self, part: PartKind, name: &Name) -> bool {
         let key = (part, name.clone());
         if let Some(cached) = self.cached(&key) {

@@ -1,7 +1,7 @@
-//! Reads what shims keep of a task's output, across the files of a stream. A place in a stream is
-//! which file and an offset in it. A file is known by its number in the file system and its birth:
-//! it keeps both when it is put aside, so a reader that waits does not lose the piece in between;
-//! the number alone is given again to a later file.
+//! Reads a task's output from the log files that shims write, across the files of a stream. A
+//! position in a stream is a file and an offset in it. A file is identified by its inode number and
+//! its birth time: it keeps both when it is rotated, so a reader that waits does not lose the piece
+//! in between; the inode number alone is used again for a later file.
 
 use crate::shim::protocol::LOGS;
 use cellwright_api::output::Stream;
@@ -13,15 +13,15 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of one piece at most.
+/// Most bytes of one piece.
 const MAX_PIECE_BYTES: u64 = 256 * 1024;
-/// Files of one stream that are looked at; more are never kept.
+/// Most files of one stream that are read; more are never kept.
 const MAX_FILES: u32 = 100;
 
 /// How far back lines are counted.
 const MAX_LINE_SCAN_BYTES: u64 = 1 << 20;
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamPosition {
     /// 0: before the first.
@@ -49,7 +49,7 @@ pub struct AttemptOutput {
     pub folder: std::path::PathBuf,
 }
 
-/// The place `tail` bytes before the end, but not before the oldest file that is kept.
+/// The position `tail` bytes before the end, but not before the oldest file that is kept.
 ///
 /// # Errors
 /// When the files cannot be read.
@@ -67,7 +67,7 @@ pub fn tail_position(folder: &Path, stream: Stream, tail: u64) -> io::Result<Str
     Ok(position)
 }
 
-/// The place `lines` lines before the end, or less far back when they are long.
+/// The position `lines` lines before the end, or less far back when they are long.
 ///
 /// # Errors
 /// When the files cannot be read.
@@ -88,7 +88,7 @@ pub fn last_lines_position(
         let mut bytes = Vec::new();
         open.take(length - begin).read_to_end(&mut bytes)?;
         for (at, byte) in bytes.iter().enumerate().rev() {
-            // The last line's own end begins no other.
+            // The newline of the last line begins no other.
             if *byte == b'\n' && !std::mem::take(&mut is_last) {
                 left -= 1;
             }
@@ -106,7 +106,8 @@ pub fn last_lines_position(
     Ok(position)
 }
 
-/// Leaves the beginning of a character to the next piece, and says where that begins then.
+/// Leaves an incomplete character at the end to the next piece, and returns the position where that
+/// begins then.
 pub fn split_at_character(bytes: &mut Vec<u8>, next: StreamPosition) -> StreamPosition {
     for back in 1..=bytes.len().min(3) {
         let length = match bytes[bytes.len() - back] {
@@ -125,8 +126,8 @@ pub fn split_at_character(bytes: &mut Vec<u8>, next: StreamPosition) -> StreamPo
     next
 }
 
-/// What comes after `from`, and where that ends. A place in a file that is gone counts as before
-/// the oldest that is kept.
+/// The output after `from`, and the position where it ends. A position in a file that is gone
+/// counts as before the oldest that is kept.
 ///
 /// # Errors
 /// When the files cannot be read.
@@ -164,7 +165,7 @@ fn files(folder: &Path, stream: Stream) -> io::Result<Vec<(std::path::PathBuf, u
         };
         match path.metadata() {
             Ok(about) => found.push((path, file_id(&about), about.len())),
-            // Between putting one aside and opening the next there is no present one.
+            // Between the rotation and the creation of the next file there is no current one.
             Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(error) => return Err(error),
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(read(next), (String::new(), next));
         log.write(b"ghijk", 0);
         assert_eq!(read(next).0, "ghijk");
-        // Four files' worth later its file is gone: it gets what there is.
+        // Four files later its file is gone: the reader gets what is left.
         log.write(b"lmnopqrstuvw", 0);
         assert_eq!(read(next).0, "mnopqrstuvw");
         let position = tail_position(&folder, Stream::Stdout, 6).unwrap();
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(cut(&euro[..2]), (1, 1));
         assert_eq!(cut("\u{1f600}".as_bytes()), (4, 0));
         assert_eq!(cut(&"\u{1f600}".as_bytes()[..3]), (0, 3));
-        // What is no character is not waited for.
+        // An invalid character is not waited for.
         assert_eq!(cut(&[b'a', 0xff]), (2, 0));
         assert_eq!(cut(&[0x80, 0x80, 0x80, 0x80]), (4, 0));
         assert_eq!(cut(b""), (0, 0));

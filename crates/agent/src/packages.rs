@@ -1,5 +1,5 @@
-//! The packages of this machine's tasks: fetched before a task starts, kept while it runs, and told
-//! to the masters, who place tasks where their packages are.
+//! The packages of this machine's tasks: fetched before a task starts, pinned while it runs, and
+//! reported to the masters, which place tasks where their packages are.
 
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
@@ -19,18 +19,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What one request may take.
+/// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a package that nobody gives is asked for again and again before the start has failed:
-/// it may be on its way to the masters, or they may be away. A failed start counts against both
-/// the task and the machine, and neither can help it.
+/// How long a package that no source has is requested again and again before the start has failed:
+/// it may be on its way to the masters, or they may be away. A failed start counts against both the
+/// task and the machine, and neither is at fault.
 const OBTAIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Before the second request, and most before a later one.
+/// Backoff before the second request, and the longest before a later one.
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(4);
 
-/// A task's packages, unpacked. They stay on the machine as long as this does.
+/// A task's packages, unpacked. They stay on the machine as long as this value lives.
 #[derive(Clone, Debug, Default)]
 pub struct PinnedPackages(Vec<(String, Pinned)>);
 
@@ -51,14 +51,15 @@ struct Origin {
 }
 
 impl Origin {
-    /// Other machines that have it or fetch it too, and the masters for what they lack.
+    /// Other machines that have the package or fetch it too, and the masters for the missing
+    /// chunks.
     async fn sources(&self, package: &PackageRef, task: TaskId) -> Vec<Arc<dyn Source>> {
         let request = HoldersRequest {
             machine: self.own.clone(),
             digest: package.digest.clone(),
             task: Some(task),
         };
-        // Without an answer there are the masters' own copies, if one of them answers that.
+        // Without an answer there are the masters' own copies, if one of them can be reached.
         let holders = self.client.holders(&request).await.unwrap_or_default();
         let source = |holder: PackageHolder| -> Arc<dyn Source> {
             let PackageHolder { machine, address } = holder;
@@ -74,9 +75,9 @@ impl Origin {
 
 pub struct Packages {
     cache: Cache,
-    /// Known once the agent has a line to its masters.
+    /// Set once the agent is connected to its masters.
     origin: OnceLock<Origin>,
-    /// What the digests here are called in the jobs that asked for them.
+    /// The names that jobs gave to the digests here.
     names: Mutex<BTreeMap<PackageDigest, PackageRef>>,
 }
 
@@ -89,22 +90,22 @@ impl Packages {
         Ok(Packages { cache, origin: OnceLock::new(), names: Mutex::default() })
     }
 
-    /// The packages themselves, for whoever gives them to other machines.
+    /// The packages themselves, for serving them to other machines.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Where packages come from.
+    /// Sets where packages come from.
     pub fn connect(&self, client: &Client, dialler: AgentDialler, own: Name) {
-        // Once for every agent: the first call is the one that counts.
+        // Only the first call in the life of an agent counts.
         let _ = self.origin.set(Origin { client: client.clone(), dialler, own });
     }
 
-    /// All of them, fetched where they are not here yet.
+    /// All of them, fetched where they are not cached.
     ///
     /// # Errors
-    /// When one cannot be had, or nobody gives it within a minute.
+    /// When one cannot be fetched, or no source has it within a minute.
     pub async fn obtain(
         &self,
         packages: &[PackageRef],
@@ -119,7 +120,7 @@ impl Packages {
         Ok(PinnedPackages(unpacked))
     }
 
-    /// One of them, if somebody gives it soon.
+    /// One of them, if a source has it soon.
     async fn obtain_with_retry(
         &self,
         package: &PackageRef,
@@ -155,7 +156,8 @@ impl Packages {
         self.cache.obtain(package, sources).await
     }
 
-    /// Those of a task that an earlier agent started: they are here, or the task is none the wiser.
+    /// Pins those of a task that an earlier agent started: they are cached, or the task did not
+    /// need them.
     #[must_use]
     pub fn pin_cached(&self, packages: &[PackageRef]) -> PinnedPackages {
         let pin = |package: &PackageRef| {
@@ -166,8 +168,8 @@ impl Packages {
         PinnedPackages(packages.iter().filter_map(pin).collect())
     }
 
-    /// Brings the cache down to its bound, once all who outlived an earlier agent have said what
-    /// they run from.
+    /// Evicts packages down to the size limit, once all attempts that outlived an earlier agent
+    /// have pinned theirs.
     pub fn trim(&self) {
         if let Err(error) = self.cache.trim() {
             tracing::warn!(%error, "packages that nobody uses stay");
@@ -179,7 +181,7 @@ impl Packages {
         names.insert(digest, package.clone());
     }
 
-    /// What is here, who gave it, and what jobs call it.
+    /// The cached packages, their sources, and their names in jobs.
     #[must_use]
     pub fn status(&self) -> MachinePackages {
         let mut status = self.cache.status();
@@ -192,19 +194,20 @@ impl Packages {
         status
     }
 
-    /// What is here, as jobs call it. What no job has asked this agent for is not told.
+    /// The cached packages, by their names in jobs. A package that no job has asked this agent for
+    /// is not reported.
     #[must_use]
     pub fn report(&self) -> BTreeSet<PackageRef> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = self.cache.cached_digests();
-        let refs = held.iter().filter_map(|digest| names.get(digest).cloned());
-        // The masters take no more; what they do not know of is only not preferred.
+        let cached = self.cache.cached_digests();
+        let refs = cached.iter().filter_map(|digest| names.get(digest).cloned());
+        // The masters take no more; a package that is not reported is only not preferred.
         refs.take(MAX_PACKAGES).collect()
     }
 }
 
-/// A machine that gave wrong bytes is not asked again for a while: that nobody is left to ask is
-/// not why there is no package.
+/// A machine that served corrupt bytes is shunned for a while: that no source is left is not the
+/// reason why there is no package.
 fn more_informative(before: Option<ObtainError>, now: ObtainError) -> ObtainError {
     before.filter(|_| now.is_no_source()).unwrap_or(now)
 }
@@ -235,10 +238,10 @@ mod tests {
         let scratch = Scratch::new();
         let packages = Packages::open(&scratch.path("packages"), 1 << 20, "m").unwrap();
         let (name, digest) = (Token::new("server").unwrap(), Token::new(digest).unwrap());
-        let begun = Instant::now();
+        let started = Instant::now();
         let wanted = [PackageRef { name, digest, bytes }];
         packages.obtain(&wanted, TaskId(0)).await.unwrap_err();
-        begun.elapsed() + BACKOFF_MAX >= OBTAIN_TIMEOUT
+        started.elapsed() + BACKOFF_MAX >= OBTAIN_TIMEOUT
     }
 
     #[tokio::test(start_paused = true)]

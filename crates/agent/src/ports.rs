@@ -1,17 +1,19 @@
-//! Who listens where it was not told to. On the machine's network nothing keeps a task from a port
-//! that was given to another; so what tasks listen on is looked at every few seconds, and said.
+//! Finds tasks that listen on ports that were not assigned to them. On the machine's network
+//! nothing keeps a task from a port that was assigned to another; so the listening sockets of tasks
+//! are scanned every few seconds, and reported.
 //!
-//! The kernel lists listening sockets by number, and the open files of a process name the same
-//! numbers. Rejected: watching every call of `bind`, which takes a program in the kernel.
+//! The kernel lists listening sockets by inode number, and the open files of a process name the
+//! same numbers. Rejected: tracing every call of `bind`, which takes a program in the kernel
+//! (eBPF).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the kernel calls a socket that listens.
+/// The state of a listening socket in `/proc/net/tcp`.
 const TCP_LISTEN: &str = "0A";
 
-/// TCP sockets of this machine's network that listen: number of the socket, port.
+/// TCP sockets of this machine's network that listen: inode number, port.
 #[must_use]
 pub fn listening_sockets() -> BTreeMap<u64, u16> {
     let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
@@ -28,24 +30,24 @@ fn parse_tcp_table(text: &str) -> Vec<(u64, u16)> {
     text.lines().skip(1).filter_map(socket).collect()
 }
 
-/// The search of one task's processes for ports that were not given to it. It looks at so many open
-/// files at a time and goes on there at the next: a task can have millions.
+/// A scan of one task's processes for ports that were not assigned to it. Each pass inspects a
+/// limited number of open files, and the next one continues there: a task can have millions.
 #[derive(Clone, Debug, Default)]
 pub struct PortScan {
-    /// Open files looked at so far in this round.
+    /// Open files inspected so far in this round.
     offset: usize,
     /// What this round has found.
     found: BTreeSet<u16>,
-    /// What was said last.
+    /// What was reported last.
     reported: BTreeSet<u16>,
 }
 
-/// Open files of a task that are looked at in one go.
+/// Most open files of a task that are inspected in one pass.
 const MAX_FILES_PER_PASS: usize = 4096;
 
 impl PortScan {
-    /// Looks on; says which ports there are when that has changed. What was found before counts
-    /// until a round is over that does not find it again.
+    /// Continues the scan; returns the ports when they have changed. A port that was found before
+    /// counts until a complete round does not find it again.
     pub fn resume(
         &mut self,
         processes: &[u32],
@@ -54,17 +56,17 @@ impl PortScan {
     ) -> Option<BTreeSet<u16>> {
         let files = processes.iter().flat_map(|pid| open_files(readable_thread(*pid)));
         let mut files = files.skip(self.offset);
-        let mut looked = 0;
+        let mut inspected = 0;
         for file in files.by_ref().take(MAX_FILES_PER_PASS) {
-            looked += 1;
+            inspected += 1;
             let port = socket_inode(&file).and_then(|socket| listening.get(&socket).copied());
             self.found.extend(port.filter(|port| !assigned.contains(port)));
         }
-        let now = if looked < MAX_FILES_PER_PASS {
+        let now = if inspected < MAX_FILES_PER_PASS {
             self.offset = 0;
             std::mem::take(&mut self.found)
         } else {
-            self.offset += looked;
+            self.offset += inspected;
             &self.found | &self.reported
         };
         let changed = now != self.reported;
@@ -73,7 +75,7 @@ impl PortScan {
     }
 }
 
-/// What a process or a thread has open. One that has ended, or is not ours to look at, has nothing.
+/// The open files of a process or a thread. One that has ended, or may not be inspected, has none.
 pub fn open_files(id: u32) -> impl Iterator<Item = PathBuf> {
     let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().flatten();
     files.map(|file| file.path())
@@ -90,7 +92,7 @@ pub fn threads(pid: u32) -> Vec<u32> {
 pub fn readable_thread(pid: u32) -> u32 {
     let has_ended = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name before the state is the program's choice, and may hold anything.
+        // The name before the state is the program's choice, and may contain anything.
         stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X']))
     };
     if !has_ended(pid) {
@@ -99,7 +101,7 @@ pub fn readable_thread(pid: u32) -> u32 {
     threads(pid).into_iter().find(|thread| *thread != pid).unwrap_or(pid)
 }
 
-/// The number of the socket that an open file is.
+/// The inode number of an open file that is a socket.
 fn socket_inode(file: &Path) -> Option<u64> {
     let target = fs::read_link(file).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
@@ -139,7 +141,7 @@ mod tests {
             (0..MAX_FILES_PER_PASS / 4).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // As if there were as many processes: each is looked through on its own.
+        // As if there were as many processes: each is scanned on its own.
         let (own, seen) = ([std::process::id(); 5], listening_sockets());
         let mut search = PortScan::default();
         let found =

@@ -1,12 +1,12 @@
-//! From an order to a shim: fetches packages, makes the control group, has the driver lay out what
-//! is around the program, and writes down what the shim is to launch. Takes as long as it takes,
-//! away from the agent's loop; a task that is no longer wanted meanwhile is given up.
+//! From an order to a shim: fetches packages, creates the cgroup, has the driver set up the
+//! environment of the program, and writes the launch for the shim. This may take long and runs
+//! beside the agent's loop; a task that is cancelled meanwhile is given up.
 //!
-//! Fetching is done for all at once, laying out in turns: every mount and every group that stands
-//! and waits makes each program that starts meanwhile look through one more.
+//! Fetching runs for all starts at once, setting up in turns: every idle mount and cgroup is one
+//! more that each program that starts meanwhile has to look through.
 //!
-//! Nothing here is needed again after `launch` is written. An agent that dies before finds a folder
-//! without it, in which nothing ever ran, and begins anew.
+//! None of this is needed again after `launch` is written. An agent that dies before that finds a
+//! folder without it, in which nothing ever ran, and starts over.
 
 use crate::attempt::{AttemptUpdate, give_up, supervise_attempt};
 use crate::cgroups::TaskCgroups;
@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 pub struct Preparer {
     pub folders: Folders,
     pub groups: TaskCgroups,
-    /// Users and groups of tasks; none where the agent is not root.
+    /// User and group IDs of tasks; none where the agent is not root.
     pub ids: Option<IdRangeAllocator>,
     pub driver: Arc<dyn Driver>,
     pub packages: Packages,
@@ -46,16 +46,16 @@ pub struct Preparer {
     pub shim: ShimProgram,
     /// The machine's name.
     pub machine: String,
-    /// Devices of the machine, as the masters count them.
+    /// Devices of the machine, indexed as the masters index them.
     pub devices: Vec<HostDevice>,
     pub logs: LogSettings,
 }
 
-/// One attempt that is to start.
+/// One attempt that is about to start.
 pub struct PendingStart {
     pub order: DesiredTask,
     pub lease_until: Option<u64>,
-    /// The alloc that it is to run in.
+    /// The alloc that it runs in.
     pub alloc: Option<Attempt>,
     /// Its devices, or those of its alloc.
     pub devices: Vec<DeviceGrant>,
@@ -79,21 +79,21 @@ enum StartError {
     NothingLeft,
 }
 
-/// What was had for it elsewhere.
+/// What was obtained for a start before the driver sets it up.
 struct StartInputs {
     devices: Vec<GrantedDevice>,
     packages: Vec<(String, PathBuf)>,
     credentials: Option<TaskCredentials>,
 }
 
-/// How far it came.
+/// The outcome of a preparation.
 enum Preparation {
     Ready(PinnedPackages, Option<StartPermit>),
     /// Told to end before it began.
     Cancelled,
 }
 
-/// A panic is counted, and ends this start alone.
+/// A panic is counted, and fails this start alone.
 fn panic_error<T>(panicked: CaughtPanic) -> Result<T, StartError> {
     note_handler_panic();
     Err(StartError::Fault(panicked.to_string()))
@@ -104,7 +104,7 @@ fn is_folder(path: &Path) -> bool {
 }
 
 impl Preparer {
-    /// Makes the attempt ready and follows it to its end.
+    /// Prepares the attempt and supervises it to its end.
     pub async fn run(
         self: Arc<Preparer>,
         mut pending: PendingStart,
@@ -113,15 +113,17 @@ impl Preparer {
     ) {
         let attempt = Attempt::of(&pending.order);
         let folder = self.folders.attempt_dir(attempt);
-        // What it runs comes from others: one that the agent chokes on fails by itself.
+        // Its input comes from others: a task on which the agent panics fails alone.
         let preparation = catch_panic_async(self.prepare(&mut pending, &mut requests)).await;
         let preparation = preparation.unwrap_or_else(panic_error);
         let (end, cause, words) = match preparation {
             Ok(Preparation::Ready(_packages, permit)) => {
-                // The packages stay as long as the attempt does.
+                // The packages stay pinned as long as the attempt lives.
                 let shim = self.shim.clone();
+                let supervised =
+                    supervise_attempt(attempt, folder.clone(), shim, permit, requests, updates);
                 tokio::select! {
-                    () = supervise_attempt(attempt, folder.clone(), shim, permit, requests, updates) => {}
+                    () = supervised => {}
                     () = self.certifier.keep_fresh(attempt, &folder) => {}
                 }
                 return;
@@ -136,14 +138,14 @@ impl Preparer {
                 (failed, ExitCause::CouldNotStart(words.clone()), words)
             }
         };
-        // Nobody was ever in it.
+        // No process was ever in it.
         if let Some(group) = self.groups.task_group(attempt, pending.alloc)
             && let Err(error) = group.remove()
         {
             tracing::warn!(%error, "a group that was not needed stays");
         }
         give_up(&folder, cause);
-        // The loop that wanted to hear it may have ended.
+        // The loop that received updates may have ended.
         let _ = updates.send((attempt, AttemptUpdate::Ended(end, words)));
     }
 
@@ -157,13 +159,14 @@ impl Preparer {
         let delay = Duration::from_millis(work.delay.0);
         let attempt = Attempt::of(&pending.order);
         let fetch = async move {
-            // The clock under it has whole milliseconds, and none is waited for in vain.
+            // Tokio's timer has a resolution of whole milliseconds, and a delay of zero is not
+            // waited for at all.
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
             let packages = self.packages.obtain(&work.packages, attempt.task);
             let (packages, credentials) = tokio::join!(packages, self.certifier.issue(attempt));
-            // Last: who waits for the network keeps nobody from starting.
+            // Last: a start that waits for the network keeps no other from starting.
             Ok::<_, StartError>((packages?, credentials, self.shim.start_permit().await))
         };
         tokio::pin!(fetch);
@@ -185,7 +188,7 @@ impl Preparer {
         let preparer = Arc::clone(self);
         let devices = devices::granted(&self.devices, &pending.devices)?;
         let inputs = StartInputs { devices, packages: packages.folders(), credentials };
-        // Caught where it is met: a panic in another thread would look like being cut short.
+        // Caught in the blocking thread: outside, a panic there would look like a cancellation.
         let lay_out =
             move || catch_panic(|| preparer.create_task_env(&order, lease_until, alloc, &inputs));
         let created = tokio::task::spawn_blocking(lay_out).await;
@@ -214,7 +217,7 @@ impl Preparer {
                 tracing::warn!(task = order.name, ?missing, "limits that cannot be enforced");
             }
         }
-        // Whoever saves what an alloc left is who its tasks were.
+        // A log saver of an alloc runs as the user that its tasks ran as.
         let together = alloc.unwrap_or(attempt).without_saver();
         let range = self.ids.as_ref().map(|ids| ids.allocate(together)).transpose()?;
         let launch = self.driver.prepare(&StartContext {
@@ -234,9 +237,9 @@ impl Preparer {
             logs: self.logs,
         })?;
         record::write(&folder.join(LAUNCH), &launch, Durability::Process).map_err(|error| {
-            // Nobody else will know of mounts and secrets that no launch tells of.
+            // No other code will know of mounts and secrets that no launch names.
             let stuck = Sandbox::of(&launch)
-                .map(|room| room.tear_down(Occupancy::Unknown))
+                .map(|sandbox| sandbox.tear_down(Occupancy::Unknown))
                 .unwrap_or_default();
             stuck.iter().for_each(|stuck| tracing::warn!(stuck, "what was laid out stays"));
             error.into()
@@ -254,7 +257,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::time::timeout;
 
-    /// Lays out nothing, and counts how often it was asked to.
+    /// Sets up nothing, and counts its calls.
     #[derive(Default)]
     struct CountingDriver(AtomicUsize);
 
@@ -279,7 +282,7 @@ mod tests {
         fn sweep(&self, _: &Path, _: &BTreeSet<String>) {}
     }
 
-    /// A fault of the agent's own.
+    /// A bug in the agent.
     struct PanickingDriver;
 
     impl Driver for PanickingDriver {
@@ -301,7 +304,7 @@ mod tests {
         fn sweep(&self, _: &Path, _: &BTreeSet<String>) {}
     }
 
-    /// A start of the first attempt of a task, and what makes it ready.
+    /// The start of the first attempt of a task, and its preparer.
     fn start(
         scratch: &Scratch,
         driver: Arc<dyn Driver>,
@@ -355,7 +358,7 @@ mod tests {
         let (updates_tx, mut updates_rx) = mpsc::unbounded_channel();
         let other = shim.start_permit().await;
         tokio::spawn(preparer.run(pending, received, updates_tx));
-        // The clock moves on when nobody has anything left to do.
+        // Tokio's paused clock advances when every task is idle.
         assert!(timeout(Duration::from_secs(3600), updates_rx.recv()).await.is_err());
         assert_eq!(driver.0.load(Ordering::Relaxed), 0);
         drop(other);

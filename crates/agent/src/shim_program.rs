@@ -1,12 +1,12 @@
-//! What is started for every task, and how many of them at a time.
+//! The shim executable that is started for every task, and the limit of concurrent starts.
 //!
-//! Beside `cell` a small program is installed that is nothing but the shim, and quicker to start
-//! than the whole (`crates/shim/src/main.rs`). An agent takes it when it is of the same build as
-//! the shim in `cell` itself; where it is absent or another, shims are `cell shim …`, which is
-//! slower and does the same.
+//! Beside `cell` a small program is installed that is nothing but the shim, and starts faster than
+//! the whole (`crates/shim/src/main.rs`). An agent uses it when it is of the same build as the shim
+//! in `cell` itself; where it is absent or different, shims are `cell shim …`, which is slower and
+//! does the same.
 //!
-//! It is opened once, when the agent begins, and started by its descriptor: an upgrade replaces
-//! files while the agent runs, and an agent goes on with the shims that it knows.
+//! It is opened once, when the agent begins, and started through its descriptor: an upgrade
+//! replaces files while the agent runs, and a running agent keeps using the shim it opened.
 
 use cellwright_shim::installed::Installed;
 use cellwright_shim::{SHIM_BINARY, VERB};
@@ -21,20 +21,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const STARTS_PER_CORE: usize = 2;
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// How shims are called in lists of processes, whichever program they are.
+/// The name of shims in lists of processes, whichever executable they are.
 const PROCESS_NAME: &str = "cell";
 
-/// Held while a task is laid out and its program starts.
+/// Held while a task is prepared and its program starts.
 pub type StartPermit = OwnedSemaphorePermit;
 
 /// How a shim is started.
 #[derive(Clone, Debug)]
 pub struct ShimProgram {
-    /// The whole program, which helpers of sessions are.
+    /// The whole program, which the helpers of sessions run.
     pub program: PathBuf,
     /// The program that is nothing but the shim, if there is one.
     dedicated_shim: Option<Arc<Installed>>,
-    /// A thousand that start at once would all be late, and take the memory of a thousand runtimes.
+    /// A thousand concurrent starts would all be late, and take the memory of a thousand runtimes.
     start_permits: Arc<Semaphore>,
 }
 
@@ -53,7 +53,7 @@ impl ShimProgram {
         ShimProgram::new(OWN_PROGRAM.into(), small)
     }
 
-    /// A program that is not there, so few at a time.
+    /// A program that is not there, with this many start permits.
     #[cfg(test)]
     pub(crate) fn absent(start_permits: usize) -> ShimProgram {
         let program = PathBuf::from("/no/such/program");
@@ -64,12 +64,12 @@ impl ShimProgram {
         }
     }
 
-    /// A turn to start. Nobody closes the line for it, so it is always had in the end.
+    /// A permit to start. The semaphore is never closed, so it is always obtained in the end.
     pub async fn start_permit(&self) -> Option<StartPermit> {
         self.start_permits.clone().acquire_owned().await.ok()
     }
 
-    /// What starts the shim of the attempt in `folder`.
+    /// The command that starts the shim of the attempt in `folder`.
     #[must_use]
     pub fn command(&self, folder: &Path) -> Command {
         let program =
@@ -80,7 +80,7 @@ impl ShimProgram {
     }
 }
 
-/// The shim at `path`, if it can be taken; says why not.
+/// The shim at `path`, if it can be used; logs why not.
 fn find_dedicated_shim(path: &Path) -> Option<Installed> {
     Installed::open(path).unwrap_or_else(|why| {
         let path = path.display();

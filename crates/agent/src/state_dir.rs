@@ -1,23 +1,23 @@
-//! Where things are in the agent's folder, and the folder of each attempt:
+//! Paths in the agent's state directory, and in the folder of each attempt:
 //!
 //! | path | what |
 //! |---|---|
-//! | `incarnation_file`, `orders_file` | which boot this is; the newest orders |
-//! | `tasks_dir/TASK-ATTEMPT` | one attempt, until the masters know its end, or longer if they say so |
-//! | `tasks_dir/TASK-ATTEMPT-RUN` | one run of what saves what that attempt left |
-//! | … `order`, `launch` | what was ordered; what the shim runs |
+//! | `life`, `orders` | the machine's incarnation; the newest orders |
+//! | `tasks/TASK-ATTEMPT` | one attempt, until the masters know its exit, or longer if ordered |
+//! | `tasks/TASK-ATTEMPT-RUN` | one run of the log saver for the disk that the attempt left |
+//! | … `order`, `launch` | the order; what the shim launches |
 //! | … `lock`, `begun`, `exit`, `shim.sock`, `shim.log` | the shim's |
 //! | … `logs` | the program's output |
-//! | … `work_dir` | the program's own folder; an alloc's is shared by the tasks inside |
-//! | … `ports`, `packages_dir`, `secrets` | what a task is told beside its folder |
-//! | `containers_dir`, `packages_dir` | where containers are laid out; what tasks run |
-//! | `ended/TASK-ATTEMPT` | order, end and logs of attempts that are over, for a while |
+//! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
+//! | … `ports`, `packages`, `secrets` | what a task is given beside its folder |
+//! | `containers`, `packages` | containers' bundles; the cache of packages |
+//! | `ended/TASK-ATTEMPT` | order, exit and logs of ended attempts, for a while |
 //! | `shortages` | what the machine is short of, for the next agent |
 //! | `trash` | what is being removed |
 //!
-//! Folders of attempts can be listed by nobody. Those of a root agent can be passed through, for
-//! its tasks have accounts of their own; those of any other are for its account alone. A program's
-//! own folder belongs to its account, and output to the agent.
+//! No other account can list the folders of attempts. Those of a root agent can be passed through,
+//! for its tasks have accounts of their own; those of any other agent are for its account alone. A
+//! program's own folder belongs to the program's account, and output to the agent.
 
 #![expect(clippy::disallowed_types, reason = "files carry the time of day")]
 
@@ -37,7 +37,7 @@ use std::time::{Duration, SystemTime};
 
 const ORDER_FILE: &str = "order";
 const WORK_DIR: &str = "work";
-/// Attempts that are over, of which anything is kept: whoever looks for one looks at all.
+/// Ended attempts of which anything is retained: a lookup of one reads all of them.
 const MAX_ENDED: usize = 10_000;
 
 #[derive(Clone, Debug)]
@@ -52,36 +52,37 @@ pub enum StoredOrder {
     Known(Box<DesiredTask>),
     /// Nothing of it ever ran.
     NeverRan,
-    /// Something may run, and what cannot be said.
+    /// Something may run, but what cannot be determined.
     Unreadable(String),
 }
 
-/// How much of what is over is kept.
+/// How much of ended attempts is retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub time: Duration,
     pub bytes: u64,
 }
 
-/// How long a clock must not have been set before it is believed: machines boot with any time, and
-/// are told the right one within minutes.
+/// How long a clock must run without being set before it is trusted: machines boot with any time,
+/// and get the right one within minutes.
 const CLOCK_STEADY_AFTER: Duration = Duration::from_secs(3600);
-/// A clock that is further from where it should be was set. Corrections are slower than that.
+/// A clock that is further than this from its expected time was set. Corrections are slower than
+/// that.
 const CLOCK_JUMP: Duration = Duration::from_secs(30);
 
-/// The time of day for what is kept by age. A clock makes nothing old before it has kept pace with
-/// the boot clock for an hour; while one that was believed is set ahead, no more time passes by
-/// this than by the boot clock.
+/// The time of day for retention by age. A clock makes nothing old before it has kept pace with the
+/// boot clock for an hour; while a trusted clock is set ahead, time passes here only as fast as on
+/// the boot clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyTime {
     last: ClockReading,
     /// Since when the clock was not set, on the boot clock.
     since: u64,
-    /// When it was believed last.
+    /// The last reading that was trusted.
     believed: Option<ClockReading>,
 }
 
-/// What both clocks said at once.
+/// A reading of both clocks at once.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     wall: SystemTime,
@@ -89,7 +90,7 @@ struct ClockReading {
 }
 
 impl ClockReading {
-    /// What the clock should say later.
+    /// The expected wall time at a later moment of the boot clock.
     fn wall_at(self, booted: u64) -> SystemTime {
         let passed = Duration::from_millis(booted.saturating_sub(self.booted));
         self.wall.checked_add(passed).unwrap_or(self.wall)
@@ -97,13 +98,13 @@ impl ClockReading {
 }
 
 impl SteadyTime {
-    /// From now on; `booted` is on the boot clock.
+    /// Starts now; `booted` is on the boot clock.
     #[must_use]
     pub fn begin(wall: SystemTime, booted: u64) -> SteadyTime {
         SteadyTime { last: ClockReading { wall, booted }, since: booted, believed: None }
     }
 
-    /// What time it is where the clock says `wall`; nothing while that is not sure.
+    /// The time of day when the clock reads `wall`; nothing while that is not certain.
     pub fn at(&mut self, wall: SystemTime, booted: u64) -> Option<SystemTime> {
         let expected = self.last.wall_at(booted);
         let apart = wall.duration_since(expected).or_else(|_| expected.duration_since(wall));
@@ -122,20 +123,20 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The mode of folders that tasks pass through to their own.
+/// The mode of folders through which tasks reach their own.
 fn pass_through_mode(is_root: bool) -> u32 {
     if is_root { 0o711 } else { 0o700 }
 }
 
 impl Folders {
     /// # Errors
-    /// When the folders cannot be made.
+    /// When the folders cannot be created.
     pub fn open(root: &Path) -> io::Result<Folders> {
         for folder in [root.to_owned(), root.join("tasks"), root.join("ended")] {
             ensure_private_dir(&folder, 0o711)?;
         }
         let root = root.canonicalize()?;
-        // Also where an agent of another account, or of an earlier build, made it.
+        // Also where an agent of another account, or of an earlier build, created it.
         fs::set_permissions(
             root.join("tasks"),
             fs::Permissions::from_mode(pass_through_mode(is_root())),
@@ -155,31 +156,31 @@ impl Folders {
         self.root.join("orders")
     }
 
-    /// Which device is at which position.
+    /// Records which device is at which position.
     #[must_use]
     pub fn devices_file(&self) -> PathBuf {
         self.root.join("devices")
     }
 
-    /// Where the folders of attempts are.
+    /// Holds the folders of attempts.
     #[must_use]
     pub fn tasks_dir(&self) -> PathBuf {
         self.root.join("tasks")
     }
 
-    /// Where containers are laid out.
+    /// Holds the containers' bundles.
     #[must_use]
     pub fn containers_dir(&self) -> PathBuf {
         self.root.join("containers")
     }
 
-    /// The packages of this machine.
+    /// Holds the machine's cache of packages.
     #[must_use]
     pub fn packages_dir(&self) -> PathBuf {
         self.root.join("packages")
     }
 
-    /// The folder that everything is in.
+    /// The state directory itself.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -196,7 +197,7 @@ impl Folders {
         self.attempt_dir(attempt).join(WORK_DIR)
     }
 
-    /// Makes the folder of an attempt and writes down its order, unless that was done before.
+    /// Creates the folder of an attempt and writes its order, unless that was done before.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -219,7 +220,7 @@ impl Folders {
     /// All attempts that have a folder, with their orders.
     ///
     /// # Errors
-    /// When something cannot be read: what is there must not be taken for absent.
+    /// When something cannot be read: a folder that is there must not be taken for absent.
     pub fn attempts(&self) -> Result<Vec<(Attempt, StoredOrder)>, RecordError> {
         let tasks = self.root.join("tasks");
         let io = |why| RecordError::Io { path: tasks.clone(), why };
@@ -252,7 +253,7 @@ impl Folders {
         }
     }
 
-    /// Removes an attempt of which nothing ever ran, as if it had not been.
+    /// Removes an attempt of which nothing ever ran, as if it had not been there.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -260,7 +261,8 @@ impl Folders {
         self.trash.discard(&self.attempt_dir(attempt))
     }
 
-    /// Puts aside what the masters know the end of: its program's folder goes, its logs stay.
+    /// Archives an attempt whose exit the masters know: its program's folder is removed, its logs
+    /// stay.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -268,19 +270,19 @@ impl Folders {
         let from = self.attempt_dir(attempt);
         let to = self.root.join("ended").join(attempt.to_string());
         forget_secrets(&from.join(ORDER_FILE));
-        // Before the folder moves: an agent that dies in between finds the rest at its old place.
+        // Before the folder moves: an agent that dies in between finds the rest at its old path.
         self.trash.discard(&from.join(WORK_DIR))?;
         match fs::rename(&from, &to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            // One of the same name is there, from before a state folder was restored.
+            // One of the same name is there, from before a state directory was restored.
             Err(error) if is_taken(&error) => self.trash.discard(&from),
             Err(error) => Err(error),
             Ok(()) => Ok(()),
         }
     }
 
-    /// Removes what is over and too old or too much, the oldest first; nothing is too old while
-    /// nobody knows what time it is.
+    /// Removes ended attempts that are too old or too large together, the oldest first; nothing is
+    /// too old while the time is not certain.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -292,19 +294,19 @@ impl Folders {
             ended.push((since, entry.path()));
         }
         ended.sort();
-        let mut held = 0;
+        let mut bytes = 0;
         for (kept, (since, path)) in ended.into_iter().rev().enumerate() {
-            held += size(&path);
+            bytes += size(&path);
             let age = now.and_then(|now| now.duration_since(since).ok());
             let old = age.is_some_and(|age| age > retention.time);
-            if old || held > retention.bytes || kept >= MAX_ENDED {
+            if old || bytes > retention.bytes || kept >= MAX_ENDED {
                 self.trash.discard(&path)?;
             }
         }
         Ok(())
     }
 
-    /// Attempts of the task of this name, the oldest first; over or not.
+    /// Attempts of the task of this name, the oldest first; ended or not.
     ///
     /// # Errors
     /// When the folders cannot be read.
@@ -328,7 +330,7 @@ impl Folders {
     }
 }
 
-/// Its task is over, and so is what it was told in confidence.
+/// Removes the secrets of a task that has ended.
 fn forget_secrets(order_file: &Path) {
     let Ok(Some(mut order)) = record::read::<DesiredTask>(order_file) else { return };
     let Action::Run(work) = &mut order.action else { return };
@@ -345,12 +347,12 @@ fn forget_secrets(order_file: &Path) {
     }
 }
 
-/// Files that are looked at when a folder is measured: with more, the sum is of these. A task can
-/// make files faster than anybody can count them.
+/// Most files that are measured in a folder: with more, the sum is of these. A task can create
+/// files faster than they can be counted.
 const MAX_MEASURED_FILES: usize = 20_000;
 
-/// Bytes of the files below. Links are not followed, not even if `path` is one; what cannot be read
-/// counts nothing.
+/// Bytes of the files below `path`. Links are not followed, not even if `path` is one; what cannot
+/// be read counts nothing.
 #[must_use]
 pub fn size(path: &Path) -> u64 {
     let is_folder = path.symlink_metadata().is_ok_and(|about| about.is_dir());
@@ -382,7 +384,7 @@ fn parse_attempt(name: &str) -> Option<Attempt> {
 
 #[cfg(test)]
 pub mod scratch {
-    //! A folder of its own for a test, gone with it.
+    //! A temporary folder for a test, removed with it.
 
     use std::os::unix::fs::DirBuilderExt;
     use std::path::PathBuf;
@@ -409,7 +411,7 @@ pub mod scratch {
 
     impl Drop for Scratch {
         fn drop(&mut self) {
-            // What is left behind in the temporary folder does no harm.
+            // Files left behind in the temporary folder do no harm.
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
@@ -479,14 +481,14 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_makes_nothing_old() {
         let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
-        let begun = SystemTime::UNIX_EPOCH + 1000 * hour;
-        let mut steady = SteadyTime::begin(begun, 0);
-        assert_eq!(steady.at(begun + minute, 60_000), None, "not sure yet");
-        let believed = begun + hour;
+        let start = SystemTime::UNIX_EPOCH + 1000 * hour;
+        let mut steady = SteadyTime::begin(start, 0);
+        assert_eq!(steady.at(start + minute, 60_000), None, "not sure yet");
+        let believed = start + hour;
         assert_eq!(steady.at(believed, 3_600_000), Some(believed));
         let ahead = believed + 5 * hour;
         assert_eq!(steady.at(ahead, 3_660_000), Some(believed + minute), "hours ahead");
-        assert_eq!(steady.at(begun, 3_720_000), Some(begun), "behind");
+        assert_eq!(steady.at(start, 3_720_000), Some(start), "behind");
         let right = believed + 3 * minute;
         assert_eq!(steady.at(right, 3_780_000), Some(right), "right again");
     }
@@ -498,7 +500,7 @@ mod tests {
         for wrong in [SystemTime::UNIX_EPOCH, right + 600_000 * hour] {
             let mut steady = SteadyTime::begin(wrong, 0);
             assert_eq!(steady.at(wrong + minute, 60_000), None);
-            // Set, and an hour goes by, looked at every minute.
+            // The clock is set, and an hour goes by, read every minute.
             let times: Vec<Option<SystemTime>> =
                 (2..=62).map(|at| steady.at(right + at * minute, u64::from(at) * 60_000)).collect();
             assert!(times[..60].iter().all(Option::is_none), "{times:?}");
@@ -517,7 +519,7 @@ mod tests {
         fs::remove_file(lost.join(ORDER_FILE)).unwrap();
         fs::write(lost.join(BEGUN), "").unwrap();
         fs::remove_file(other.join(ORDER_FILE)).unwrap();
-        // What a version to come may write.
+        // As a future version may write.
         record::write(&made(5).join(ORDER_FILE), &"not an order", Durability::Process).unwrap();
         let found = folders.attempts().unwrap();
         let kinds: Vec<&str> = found

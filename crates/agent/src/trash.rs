@@ -1,9 +1,9 @@
-//! Removing what tasks leave behind. A task owns its folder and may have filled it with millions of
-//! files, or nested folders deeper than any stack or table of descriptors; so removal is a thread's
-//! own work, never the loop's, and goes one level at a time: what is in a folder is removed, and
-//! the folders in it are moved up beside it, to be next.
+//! Removes what tasks leave behind. A task owns its folder and may have filled it with millions of
+//! files, or nested folders deeper than any stack or table of descriptors; so removal has a thread
+//! of its own, never runs in the loop, and goes one level at a time: the files in a folder are
+//! removed, and the folders in it are moved up beside it, to be next.
 //!
-//! Nothing is reached by a path a task could change: entries are removed relative to an open
+//! Nothing is reached by a path that a task could change: entries are removed relative to an open
 //! folder, and links are removed, not followed.
 
 use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_restart};
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-/// Where things wait for their removal; on the same file system as what is thrown in.
+/// The folder of what is to be removed; on the same file system as what is discarded into it.
 #[derive(Clone, Debug)]
 pub struct Trash {
     folder: PathBuf,
@@ -27,10 +27,10 @@ pub struct Trash {
 }
 
 impl Trash {
-    /// Takes up what an earlier agent left, and removes what is thrown in from now on.
+    /// Removes what an earlier agent left there, and everything that is discarded from now on.
     ///
     /// # Errors
-    /// When the folder cannot be made, or no thread started.
+    /// When the folder cannot be created, or no thread started.
     pub fn open(folder: PathBuf) -> io::Result<Trash> {
         fs::create_dir_all(&folder)?;
         let (wake, woken) = mpsc::channel();
@@ -38,7 +38,7 @@ impl Trash {
         Supervisor::default().spawn_thread("trash", move || {
             empty_again(&dir);
             while woken.recv().is_ok() {
-                // One emptying serves everybody who asked before it.
+                // One pass serves all discards before it.
                 while woken.try_recv().is_ok() {}
                 empty_again(&dir);
             }
@@ -46,7 +46,7 @@ impl Trash {
         Ok(Trash { folder, wake })
     }
 
-    /// Makes `path` be gone, and be removed soon. Absent already is what is wanted.
+    /// Makes `path` absent at once, and removes it soon. A path that is absent already is fine.
     ///
     /// # Errors
     /// When it cannot be moved.
@@ -55,25 +55,25 @@ impl Trash {
         for number in 0_u64.. {
             match fs::rename(path, self.folder.join(format!("{name}.{number}"))) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                // The name is taken.
+                // The name exists already.
                 Err(error) if is_taken(&error) => {}
                 Err(error) => return Err(error),
                 Ok(()) => break,
             }
         }
-        // The thread ends with the agent; the next one begins with what is there.
+        // The thread ends with the agent; the next one starts with what is there.
         let _ = self.wake.send(());
         Ok(())
     }
 }
 
-/// Whether a name is taken by something that cannot be replaced.
+/// Whether a name exists already and cannot be replaced.
 pub fn is_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory)
 }
 
-/// Whatever a task left there, the next to be thrown in is looked at again.
+/// Whatever a task left there, the next discard retries its removal.
 fn empty_again(folder: &Path) {
     if let Err(panicked) = catch_panic(|| empty_or_warn(folder)) {
         note_restart("trash", &panicked);
@@ -89,7 +89,7 @@ fn empty_or_warn(folder: &Path) {
     }
 }
 
-/// Removes everything in `state_dir`. How many entries could not be.
+/// Removes everything in `folder`. Returns how many entries could not be removed.
 ///
 /// # Errors
 /// When the folder itself cannot be read.
@@ -100,8 +100,8 @@ fn empty(folder: &Path) -> io::Result<usize> {
     loop {
         let mut left = 0;
         let mut progress = false;
-        // Read piece by piece, as millions may be there: what is moved up meanwhile may come now or
-        // in the next round.
+        // Read piece by piece, as there may be millions: folders that are moved up meanwhile may be
+        // listed now or in the next round.
         for entry in Dir::read_from(&root)? {
             let entry = entry?;
             if is_dot_entry(&entry) {
@@ -118,7 +118,7 @@ fn empty(folder: &Path) -> io::Result<usize> {
     }
 }
 
-/// The folder itself and the one above, which every folder lists.
+/// `.` and `..`, which every folder lists.
 fn is_dot_entry(entry: &DirEntry) -> bool {
     matches!(entry.file_name().to_bytes(), b"." | b"..")
 }
@@ -136,7 +136,7 @@ fn clear(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
             continue;
         }
         make_writable(inner.as_fd(), name);
-        // Not empty: it is moved up under a number nobody has.
+        // Not empty: it is moved up under an unused number.
         loop {
             *moved += 1;
             let up = format!("up.{moved}");
@@ -151,7 +151,7 @@ fn clear(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
 
 fn remove(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     match unlinkat(folder, name, AtFlags::empty()) {
-        // Linux says the first, others the second.
+        // Linux returns the first, other systems the second.
         Err(Errno::ISDIR | Errno::PERM) => Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?),
         done => Ok(done?),
     }
@@ -164,13 +164,13 @@ fn enter(root: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     Ok(openat(root, name, flags, Mode::empty())?)
 }
 
-/// An agent that is not root keeps to permissions, whatever they are; it owns what its tasks made.
-/// Nobody else can reach into the trash, so what was no link a moment ago is none now.
+/// An agent that is not root is bound by permissions; it owns what its tasks created. No other
+/// account can reach into the trash, so what was not a link a moment ago is none now.
 fn make_writable(folder: BorrowedFd<'_>, name: &CStr) {
     let is_folder = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
     if is_folder {
-        // Refused: then so is what comes next, and that is told.
+        // If this is refused, so is the next step, and that is reported.
         let _ = chmodat(folder, name, Mode::RWXU, AtFlags::empty());
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     use crate::state_dir::scratch::Scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// Folders in folders, deeper than there can be descriptors or names in a path.
+    /// Nested folders, deeper than the limits of descriptors and of path names.
     fn nest(at: &Path, depth: usize) {
         let mode = Mode::RWXU;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,6 +1,7 @@
-//! What tasks without a control group use, for the report, from `/proc`: CPU of all below the shim,
-//! memory that is resident now, and the bytes in the task's folder. That is good enough; a process
-//! that was born and died between two samples is still counted, in its parent's sum.
+//! Resource usage of tasks without a cgroup, for the report, from `/proc`: CPU of all descendants
+//! of the shim, memory that is resident now, and the bytes in the task's folder. That is good
+//! enough; a process that was born and died between two samples is still counted, in its parent's
+//! sum.
 
 use crate::proc::{self, Process};
 use crate::state_dir::size;
@@ -10,31 +11,31 @@ use cellwright_cell::resource::Resources;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Something to measure.
+/// A task to measure.
 pub struct MeasuredTask {
     pub attempt: Attempt,
     pub shim: i32,
     pub folder: PathBuf,
 }
 
-/// Remembers the last sample of each attempt; rates are between two of them.
+/// Keeps the last sample of each attempt; rates are between two of them.
 #[derive(Default)]
 pub struct ProcessSampler {
     last: BTreeMap<Attempt, (u64, u64)>,
 }
 
 impl ProcessSampler {
-    /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
+    /// Samples all tasks. An attempt's first sample has no rates, so it is not reported.
     pub fn sample(&mut self, measured: &[MeasuredTask], now: u64) -> Vec<TaskUsage> {
         let all = proc::list();
         let page = rustix::param::page_size() as u64;
         let mut used = Vec::new();
-        let mut kept = BTreeMap::new();
+        let mut samples = BTreeMap::new();
         for task in measured {
             let below = proc::descendants(&all, task.shim);
             let own = all.get(&task.shim).map_or(0, |shim| shim.ticks);
             let ticks = own + below.iter().map(|process| process.ticks).sum::<u64>();
-            kept.insert(task.attempt, (ticks, now));
+            samples.insert(task.attempt, (ticks, now));
             let before = self.last.get(&task.attempt);
             let Some(cpu) = before.and_then(|before| milli_cores(*before, (ticks, now))) else {
                 continue;
@@ -51,12 +52,12 @@ impl ProcessSampler {
                 },
             });
         }
-        self.last = kept;
+        self.last = samples;
         used
     }
 }
 
-/// Average use between two samples of (ticks, milliseconds).
+/// Average CPU usage between two samples of (ticks, milliseconds).
 fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
     let millis = after.1.checked_sub(before.1).filter(|millis| *millis > 0)?;
     let ticks = after.0.saturating_sub(before.0);

@@ -1,11 +1,12 @@
-//! Looks at every task of the machine once a second, and has those give way who must (B38-B40):
-//! reads what their groups use, asks the policy of the isolation library what is to be done, and
-//! does it. What takes the agent's loop, killing and telling, is handed to it as findings.
+//! The watcher: samples every task of the machine once a second and applies resource control
+//! (B38-B40): reads the usage of their cgroups, asks [`ResourceControl`] what is to be done, and
+//! does it. What needs the agent's loop, kills and advertised attributes, is handed to it as
+//! findings.
 //!
 //! It runs in a thread of its own: reading hundreds of the kernel's files must not delay an order.
-//! A look that takes longer than a second makes the next one late, never two at once. What tasks
-//! can make long, counting their files and looking through their open ones, is done in another
-//! thread ([`count`]): nobody gets out of a kill by having too much to count.
+//! A pass that takes longer than a second makes the next one late, never two at once. What a task
+//! can make slow, counting its files and scanning its open ones, is done in another thread
+//! ([`count`]): no task escapes a kill by having too much to count.
 
 mod alloc_disk;
 mod count;
@@ -41,7 +42,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One task to look at.
+/// One task to watch.
 #[derive(Clone, Debug)]
 pub struct WatchedTask {
     pub attempt: Attempt,
@@ -50,28 +51,28 @@ pub struct WatchedTask {
     pub group: Group,
     /// Its own folder.
     pub folder: PathBuf,
-    /// What it shares with others of its alloc.
+    /// The disk space that it shares with others of its alloc.
     pub alloc_disk: Option<AllocDisk>,
     pub class: AppClass,
     pub priority: Priority,
     pub limits: Resources,
-    /// What the masters expect it to use: who is above it is to blame for a shortage.
+    /// What the masters expect it to use: a task above it is to blame for a shortage.
     pub reservation: Resources,
     pub isolation: Isolation,
-    /// The ports it was given.
+    /// The ports assigned to it.
     pub ports: Vec<u16>,
 }
 
 /// What the loop has to know or do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It must end, at once.
+    /// It must be killed, at once.
     Condemned { class: Option<ExitClass>, why: String },
-    /// It listens on ports that were not given to it; none when it does no longer.
+    /// It listens on ports that were not assigned to it; empty when it does not any more.
     UnassignedPorts(BTreeSet<u16>),
 }
 
-/// What the watcher has seen, for the report.
+/// The watcher's readings, for the report.
 #[derive(Clone, Default)]
 pub struct Readings {
     tasks: Arc<Mutex<usage::Readings>>,
@@ -87,20 +88,20 @@ impl Readings {
         self.shortages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the machine is short of and cannot help itself with.
+    /// What the machine is short of and cannot relieve itself.
     #[must_use]
     pub fn shortages(&self) -> Vec<ResourcePressureReport> {
         self.lock_shortages().clone()
     }
 
-    /// All that was seen; peaks begin anew.
+    /// All readings; peaks begin anew.
     #[must_use]
     pub fn take(&self) -> BTreeMap<Attempt, LatestReading> {
         self.lock().take()
     }
 }
 
-/// What is known of the machine.
+/// What the watcher has to know of the machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// What tasks may use in all; a disk rate of 0 is unknown.
@@ -108,14 +109,14 @@ pub struct MachineConfig {
     pub cores: Vec<CpuList>,
     /// Where tasks have their folders.
     pub data: PathBuf,
-    /// How long it is short before the masters are asked for relief.
+    /// How long a shortage lasts before the masters are asked for an eviction.
     pub eviction_request_delay: Span,
-    /// How much is counted of what tasks have on disk.
+    /// How much of what tasks have on disk is counted.
     pub scan_limits: DiskScanLimits,
 }
 
-/// Starts to watch. A list of tasks that is sent is looked at once; `found` hears what came of it.
-/// Ends when the sender is dropped.
+/// Starts to watch. A list of tasks that is sent is sampled at once; `found` is called with the
+/// findings. Ends when the sender is dropped.
 ///
 /// # Errors
 /// When the system gives no thread.
@@ -133,7 +134,7 @@ pub fn start(
     supervisor.spawn_thread("watch", move || {
         while let Ok(tasks) = lists.recv() {
             failpoint("watch");
-            let findings = watcher.look(crate::boot::now(), &tasks);
+            let findings = watcher.run_pass(crate::boot::now(), &tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
             // A count that is not over yet is not hurried.
             let _ = counter.try_send(tasks);
@@ -148,16 +149,16 @@ struct Watcher {
     disk: Option<BlockDevice>,
     control: ResourceControl,
     meters: BTreeMap<Attempt, Meter>,
-    /// What each group had used when it was last looked at.
+    /// The usage of each cgroup at its last sample.
     used: BTreeMap<Attempt, GroupUsage>,
     readings: Readings,
-    /// What they have on disk, as far as it was counted.
+    /// Their disk usage, as far as it was counted.
     counts: Counts,
-    /// Who was condemned with its alloc.
+    /// The tasks that were killed with their alloc.
     recent_kills: RecentKills,
     /// For the next agent.
     pressure_store: PressureStore,
-    /// CPU time of the whole machine at the last look.
+    /// CPU time of the whole machine at the last pass.
     cpu_time: Option<CpuTime>,
 }
 
@@ -171,7 +172,7 @@ impl Watcher {
             pressure_store.history().clone(),
             Time(now),
         );
-        // The masters may be told before the first look.
+        // A report may be sent before the first pass.
         *readings.lock_shortages() = control.shortages(Time(now));
         Watcher {
             control,
@@ -188,13 +189,13 @@ impl Watcher {
         }
     }
 
-    /// How much of the machine's CPU time was idle since the last look; nothing at the first.
+    /// How much of the machine's CPU time was idle since the last pass; nothing at the first.
     fn idle_permille(&mut self) -> Option<u64> {
         let before = std::mem::replace(&mut self.cpu_time, cpu_time().ok());
         self.cpu_time?.idle_permille_since(before?)
     }
 
-    fn look(&mut self, now: u64, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
+    fn run_pass(&mut self, now: u64, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
         self.prune_gone_tasks(tasks);
         self.credit_removed_files();
         let samples: Vec<TaskSample> =
@@ -202,23 +203,23 @@ impl Watcher {
         let used = |attempt| self.counts.of(attempt).bytes;
         let mut findings = alloc_disk::over_limit(tasks, used, &mut self.recent_kills, now);
         match available_resources(&self.machine.data) {
-            Ok(room) => findings.extend(self.rebalance(now, room, &samples, tasks)),
+            Ok(available) => findings.extend(self.rebalance(now, available, &samples, tasks)),
             Err(error) => tracing::error!(%error, "the machine does not say what is free"),
         }
         findings
     }
 
-    /// Files of the killed that are gone are free space by now, which the disk is about to say
-    /// itself. Those that wait for their removal have left their task's folder.
+    /// Removed files of killed tasks are free space by now, which the disk is about to report
+    /// itself. Files in the trash have left their task's folder.
     fn credit_removed_files(&mut self) {
         let data = &self.machine.data;
-        let gone =
+        let is_removed =
             |attempt: &Attempt| !data.join("tasks").join(attempt.to_string()).join("work").exists();
-        let removed: Vec<Attempt> = self.control.awaiting_cleanup().filter(gone).collect();
+        let removed: Vec<Attempt> = self.control.awaiting_cleanup().filter(is_removed).collect();
         if removed.is_empty() {
             return;
         }
-        // After the folders: what is thrown away from now on was not asked about.
+        // After the folders: what is discarded from now on was not checked.
         let nothing_left =
             std::fs::read_dir(data.join("trash")).is_ok_and(|mut all| all.next().is_none());
         if nothing_left {
@@ -234,7 +235,7 @@ impl Watcher {
         self.readings.lock().retain(|attempt| there.contains(&attempt));
     }
 
-    /// Nothing at the first look, which gives no rates, and for a group that is gone by now.
+    /// Nothing at the first sample, which gives no rates, and for a cgroup that is gone by now.
     fn sample(&mut self, now: u64, task: &WatchedTask) -> Option<TaskSample> {
         if !self.meters.contains_key(&task.attempt) {
             self.lift_limits(task);
@@ -264,7 +265,7 @@ impl Watcher {
         })
     }
 
-    /// What an earlier agent decided about a task is not known any more, so it is undone.
+    /// Limits that an earlier agent set are not known any more, so they are lifted.
     fn lift_limits(&self, task: &WatchedTask) {
         let own = (!task.isolation.slack_cpu).then_some(task.limits.cpu.max(1));
         let cpus = self.machine.cores.iter().flat_map(|core| core.as_slice().iter().copied());
@@ -331,7 +332,7 @@ impl Watcher {
                 let task = &of(attempt)?.name;
                 tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
             }
-            // The masters are told with the report.
+            // The masters get the request with the report.
             Action::RequestEviction { dimension, requested: asked, .. } => {
                 tracing::warn!(%dimension, asked, "short for long, masters are asked for relief");
             }
@@ -350,8 +351,8 @@ impl Watcher {
     }
 }
 
-/// A setting that the kernel refuses is said; the task goes on without it. What the machine has no
-/// controller for was said when the task started.
+/// A limit that the kernel refuses is logged; the task goes on without it. Missing controllers were
+/// logged when the task started.
 fn log_failure(task: &WatchedTask, done: Result<(), Error>) {
     match done {
         Ok(()) | Err(Error::NoController(_)) => {}
@@ -369,8 +370,8 @@ mod tests {
     use crate::state_dir::scratch::Scratch;
     use std::fs;
 
-    /// Two tasks with groups of their own; nothing where groups cannot be made, and that is only
-    /// where we are not root.
+    /// Two tasks with cgroups of their own; nothing where cgroups cannot be created, and that is
+    /// only without root.
     struct Lab {
         folder: Scratch,
         groups: TaskCgroups,
@@ -423,7 +424,7 @@ mod tests {
             Watcher::new(now, machine, Readings::default(), Counts::default())
         }
 
-        /// Microseconds of CPU in a tenth of a second that the kernel lets a task have.
+        /// The CPU quota of a task in microseconds per tenth of a second.
         fn cap(&self, task: usize) -> Option<u64> {
             let name = format!("task-{}", self.tasks[task].attempt);
             let base = base_name(&self.folder.path(""));
@@ -462,15 +463,15 @@ mod tests {
     fn batch_is_held_back_while_others_go_short_and_let_go_by_the_next_agent() {
         let Some(lab) = Lab::open() else { return };
         let mut watcher = lab.watcher();
-        let room =
+        let available =
             AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 900, 500), sample(&lab.tasks[1], 1100, 0)];
-        assert_eq!(watcher.rebalance(1000, room, &crowded, &lab.tasks), []);
+        assert_eq!(watcher.rebalance(1000, available, &crowded, &lab.tasks), []);
         let cap = lab.cap(1).expect("batch is capped");
         assert!((1..110_000).contains(&cap), "{cap}");
         assert_eq!(lab.cap(0).filter(|cap| *cap < u64::MAX), None, "within its limit");
-        // An agent that comes back knows nothing of the cap, and so must lift it.
-        lab.watcher().look(2000, &lab.tasks);
+        // A restarted agent knows nothing of the cap, and so must lift it.
+        lab.watcher().run_pass(2000, &lab.tasks);
         assert_eq!(lab.cap(1), None);
     }
 
@@ -479,11 +480,11 @@ mod tests {
         type Pressures = Vec<(Dimension, u64, u32)>;
         let Some(lab) = Lab::open() else { return };
         let mut watcher = lab.watcher();
-        let room =
+        let available =
             AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
         let mut pressures = |now: u64, samples: &[TaskSample]| -> Pressures {
-            watcher.rebalance(now, room, samples, &lab.tasks);
+            watcher.rebalance(now, available, samples, &lab.tasks);
             let reported = watcher.readings.shortages();
             reported
                 .into_iter()
@@ -503,7 +504,7 @@ mod tests {
     #[test]
     fn the_next_agent_goes_on_asking_where_this_one_was() {
         let Some(lab) = Lab::open() else { return };
-        let room =
+        let available =
             AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
         let pressures = |watcher: &Watcher| -> Vec<(u64, u32)> {
@@ -511,16 +512,16 @@ mod tests {
             reported.into_iter().map(|short| (short.lasted.0, short.asked)).collect()
         };
         let mut watcher = lab.watcher_at(1000);
-        watcher.rebalance(1000, room, &crowded, &lab.tasks);
-        // The first look of the next one finds no rates, and asks for nothing yet.
+        watcher.rebalance(1000, available, &crowded, &lab.tasks);
+        // The first pass of the next watcher has no rates, and requests nothing yet.
         let mut watcher = lab.watcher_at(2000);
-        watcher.rebalance(3000, room, &[], &lab.tasks);
+        watcher.rebalance(3000, available, &[], &lab.tasks);
         assert_eq!(pressures(&watcher), []);
-        watcher.rebalance(4000, room, &crowded, &lab.tasks);
+        watcher.rebalance(4000, available, &crowded, &lab.tasks);
         assert_eq!(pressures(&watcher), [(3000, 1)]);
-        // And one more says so before it has looked at all.
+        // And one more reports it before its first pass.
         assert_eq!(pressures(&lab.watcher_at(5000)), [(4000, 1)]);
-        // Not after nobody looked for as long as a shortage must last.
+        // Not after a gap without passes as long as a shortage must last.
         assert_eq!(pressures(&lab.watcher_at(6001)), []);
         // Times of another boot mean nothing.
         let path = lab.folder.path("shortages");
@@ -538,9 +539,9 @@ mod tests {
         lab.tasks[1].limits.disk = 4096;
         fs::write(lab.tasks[1].folder.join("big"), vec![1; 64 << 10]).unwrap();
         let mut watcher = lab.watcher();
-        watcher.look(1000, &lab.tasks);
+        watcher.run_pass(1000, &lab.tasks);
         Counter::new(watcher.counts.clone(), DiskScanLimits::default()).count(&lab.tasks);
-        let found = watcher.look(2000, &lab.tasks);
+        let found = watcher.run_pass(2000, &lab.tasks);
         let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
             panic!("{found:?}")
         };
@@ -549,7 +550,7 @@ mod tests {
         let kept = watcher.readings.take();
         assert_eq!(kept.len(), 2);
         assert!(kept[attempt].disk >= 64 << 10 && kept[attempt].at == 2000, "{kept:?}");
-        watcher.look(3000, &lab.tasks[..1]);
+        watcher.run_pass(3000, &lab.tasks[..1]);
         assert_eq!(watcher.readings.take().len(), 1);
     }
 
@@ -564,28 +565,28 @@ mod tests {
         fs::write(lab.tasks[0].folder.join("own"), vec![1; 20 << 10]).unwrap();
         fs::write(folder.join("both"), vec![1; 60 << 10]).unwrap();
         let mut watcher = lab.watcher();
-        watcher.look(1000, &lab.tasks);
+        watcher.run_pass(1000, &lab.tasks);
         let mut counter = Counter::new(watcher.counts.clone(), DiskScanLimits::default());
         counter.count(&lab.tasks);
-        assert_eq!(watcher.look(2000, &lab.tasks), [], "within what the alloc has");
+        assert_eq!(watcher.run_pass(2000, &lab.tasks), [], "within what the alloc has");
         fs::write(folder.join("more"), vec![1; 60 << 10]).unwrap();
         (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
-        let found = watcher.look(3000, &lab.tasks);
+        let found = watcher.run_pass(3000, &lab.tasks);
         let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
             panic!("{found:?}")
         };
-        // Who is not in the alloc has nothing to do with it.
+        // A task outside of the alloc is not affected.
         assert_eq!((*attempt, *class), (lab.tasks[0].attempt, Some(ExitClass::OverDiskLimit)));
         assert!(why.starts_with("disk: its alloc used "), "{why}");
-        assert_eq!(watcher.look(4000, &lab.tasks), [], "it was said");
-        assert_eq!(watcher.look(13_000, &lab.tasks).len(), 1, "it is still there");
+        assert_eq!(watcher.run_pass(4000, &lab.tasks), [], "it was said");
+        assert_eq!(watcher.run_pass(13_000, &lab.tasks).len(), 1, "it is still there");
         // Too many files to be counted are too much.
         let few = DiskScanLimits { files: 1, ..DiskScanLimits::default() };
         lab.tasks[0].alloc_disk = Some(AllocDisk { limit: 1 << 30, ..shared });
         Counter::new(watcher.counts.clone(), few).count(&lab.tasks);
         let mut counter = Counter::new(watcher.counts.clone(), few);
         (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
-        assert_eq!(watcher.look(30_000, &lab.tasks).len(), 1);
+        assert_eq!(watcher.run_pass(30_000, &lab.tasks).len(), 1);
     }
 
     #[test]
@@ -598,12 +599,12 @@ mod tests {
         let work = data.join("tasks").join(killed.to_string()).join("work");
         fs::create_dir_all(data.join("trash/work.0")).unwrap();
         fs::create_dir_all(&work).unwrap();
-        let room =
+        let available =
             AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let mut sampled = sample(&lab.tasks[1], 0, 0);
         sampled.used.disk = 1 << 20;
-        assert_eq!(watcher.rebalance(1000, room, &[sampled], &lab.tasks).len(), 1);
-        assert_eq!(watcher.rebalance(2000, room, &[], &lab.tasks), []);
+        assert_eq!(watcher.rebalance(1000, available, &[sampled], &lab.tasks).len(), 1);
+        assert_eq!(watcher.rebalance(2000, available, &[], &lab.tasks), []);
         let mut waits = |after: &str| {
             watcher.credit_removed_files();
             assert_eq!(watcher.control.awaiting_cleanup().count(), 1, "{after}");

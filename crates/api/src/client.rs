@@ -1,12 +1,14 @@
-//! The client every part of the cell uses: command line, schedulers, agents, replicas and tests.
+//! The API client that every part of the cell uses: command line, schedulers, agents, replicas and
+//! tests.
 //!
-//! It knows several masters and finds the leader among them, keeps connections open, and repeats
-//! what may be repeated: reads, and changes that carry an idempotency key. A change that may have
-//! taken effect and has no key is never sent twice; the caller is told that its fate is unknown.
+//! It knows several masters and finds the leader among them, keeps connections open, and retries
+//! what may be retried: reads, and changes that carry an idempotency key. A change that may have
+//! taken effect and has no key is never sent twice; the caller gets an error that says that its
+//! outcome is unknown.
 //!
-//! Keys: at most one change is on its way under one client number at a time, so the numbers of a
-//! client reach the log in order and never fall out of the window the log keeps. Each concurrent
-//! change takes a lane with a number of its own.
+//! Idempotency keys: at most one change at a time is in flight under one client number, so the
+//! numbers of a client reach the log in order and never fall out of the window that the log keeps.
+//! Each concurrent change takes a sequence of its own from the `SequencePool`.
 
 pub mod agent;
 mod attempt_errors;
@@ -21,6 +23,7 @@ mod refused_connections;
 mod session;
 mod url_encoding;
 mod watch;
+mod wires;
 
 pub use calls::{JobFilter, PageRequest};
 pub use session::SessionStream;
@@ -30,6 +33,7 @@ pub use watch::{Watch, WatchEvent};
 use crate::error::{ApiError, Code, IN_DOUBT};
 use crate::masters::MastersFile;
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
+use crate::wire::{WireMessage, WireRange};
 use attempt_errors::AttemptErrors;
 use bytes::Bytes;
 use cellwright_cell::units::times_text;
@@ -49,33 +53,36 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use wires::Wires;
 
 /// How to reach a cell.
 #[derive(Clone)]
 pub struct ApiClientConfig {
-    /// `host:port` of one master or more. Others are learned from them, over TLS.
+    /// `host:port` of one master or more. The others are learned from them, over TLS.
     pub masters: Vec<String>,
-    /// Where what is learned is kept for the next client, if anywhere.
+    /// Where the masters learned are saved for the next client, if anywhere.
     pub masters_file: Option<MastersFile>,
     /// Absent: plain text, to loopback addresses only.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// `id.secret` of a user. Absent, and without TLS: that of the open master, if it is of this
-    /// account.
+    /// `id.secret` of a user. Absent, and without TLS: the token of the dev master, if that master
+    /// belongs to this account.
     pub token: Option<Secret>,
-    /// Number of this client in idempotency keys. Absent: drawn at random.
+    /// Number of this client in idempotency keys. Absent: chosen at random.
     pub client_id: Option<u64>,
     pub connect_timeout: Duration,
-    /// How long one attempt may take before another master is asked.
+    /// Timeout of one attempt; after it another master is tried.
     pub attempt_timeout: Duration,
-    /// How long one call may take, all attempts together.
+    /// Timeout of one call, all attempts together.
     pub deadline: Duration,
-    /// How long to go on when every master refuses connections and none was ever reached. For
-    /// parts of the cell that is for ever: their masters may be started after them.
+    /// How long to retry when every master refuses connections and none was ever reached. For parts
+    /// of the cell that is for ever: their masters may be started after them.
     pub refused_timeout: Duration,
     pub backoff: Duration,
     pub backoff_max: Duration,
     /// Unused connections kept per master.
     pub max_idle_connections: usize,
+    /// Versions of the messages between parts that it speaks.
+    pub wire: WireRange,
 }
 
 impl ApiClientConfig {
@@ -95,6 +102,7 @@ impl ApiClientConfig {
             // An election takes about a second: a client that pauses longer makes it two.
             backoff_max: Duration::from_millis(400),
             max_idle_connections: 64,
+            wire: WireRange::own(),
         }
     }
 }
@@ -103,12 +111,12 @@ impl ApiClientConfig {
 pub enum ClientError {
     #[error("{0}")]
     InvalidConfig(String),
-    /// The cell answered, and said no.
+    /// The cell answered with an error.
     #[error("{0}")]
     Api(ApiError),
     #[error("no master answers: {last} (tried {})", times_text(u64::from(*tried)))]
     Unreachable { tried: u32, last: String },
-    /// It was sent, and nobody knows what became of it.
+    /// The request was sent, and its outcome is unknown.
     #[error("the connection was lost after the request was sent, its fate is unknown: {0}")]
     Unknown(String),
     #[error("the answer cannot be read: {0}")]
@@ -116,7 +124,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The error of the cell, if it answered.
+    /// The error of the cell, if it answered with one.
     #[must_use]
     pub fn api(&self) -> Option<&ApiError> {
         match self {
@@ -130,7 +138,7 @@ impl ClientError {
         self.api().map(|error| error.code)
     }
 
-    /// Whether a change was sent that may take effect although nobody has said so.
+    /// Whether a change was sent that may take effect although it was not acknowledged.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         match self {
@@ -147,11 +155,11 @@ pub struct Reply<T> {
     pub value: T,
     /// Log index of the answer.
     pub index: Option<u64>,
-    /// Whether everything acknowledged before is in it; false for a stale read.
+    /// Whether the answer includes everything acknowledged before; false for a stale read.
     pub consistent: bool,
 }
 
-/// One request, before it is known who gets it.
+/// One request, before a master is chosen for it.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub method: Method,
@@ -159,25 +167,25 @@ pub(crate) struct Call {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Payload,
-    /// Whether the content of a good answer is left to be read.
+    /// Whether the body of a successful answer is left for the caller to read.
     pub streamed: bool,
     /// Whether sending it twice does no harm.
     pub repeatable: bool,
     pub attempt_timeout: Duration,
     pub deadline: Duration,
-    /// Bytes of the largest answer that is read; `None`: what a master may say.
+    /// The largest answer, in bytes, that is read; `None`: the limit for masters.
     pub max_bytes: Option<usize>,
 }
 
 impl Call {
-    /// Whether it may have an effect: it has a key, or is to be sent once.
+    /// Whether it may change state: it has a key, or is to be sent once.
     fn is_change(&self) -> bool {
         let has_key = self.headers.contains_key(IDEMPOTENCY_KEY);
         self.method != Method::GET && (has_key || !self.repeatable)
     }
 }
 
-/// The headers and the body of an answer that is a success.
+/// The headers and the body of a successful answer.
 pub(crate) struct Answer {
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -185,12 +193,12 @@ pub(crate) struct Answer {
     pub open: Option<Incoming>,
 }
 
-/// What a change may carry.
+/// Options of a change.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeOptions {
     /// Version the object must be at.
     pub expect: Option<u32>,
-    /// An idempotency key of the caller's own. Absent: the client takes one.
+    /// The caller's own idempotency key. Absent: the client makes one.
     pub key: Option<String>,
 }
 
@@ -199,6 +207,7 @@ struct Shared {
     pool: ConnectionPool,
     sequences: SequencePool,
     selector: MasterSelector,
+    wires: Wires,
 }
 
 /// Cheap to clone; clones share connections.
@@ -209,7 +218,7 @@ pub struct Client {
 
 impl Client {
     /// # Errors
-    /// When there is no master, or one outside loopback would be spoken to in plain text.
+    /// When there is no master, or one outside loopback would be reached in plain text.
     pub fn new(mut config: ApiClientConfig) -> Result<Client, ClientError> {
         for master in &mut config.masters {
             *master = connection::bare_address(master).to_owned();
@@ -230,14 +239,14 @@ impl Client {
         let finds_tokens = token.is_none() && tls.is_none();
         let pool = ConnectionPool::new(tls.clone(), finds_tokens, *connect_timeout, *idle);
         let sequences = SequencePool::new(client_id);
-        let selector = MasterSelector::new(&config);
-        Ok(Client { shared: Arc::new(Shared { config, pool, sequences, selector }) })
+        let (rota, wires) = (MasterSelector::new(&config), Wires::new(config.wire));
+        Ok(Client { shared: Arc::new(Shared { config, pool, sequences, selector: rota, wires }) })
     }
 
-    /// Reads JSON. `url_encoding` includes the query.
+    /// Reads JSON. `path` includes the query.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Reply<T>, ClientError> {
         let call = self.call(Method::GET, path, Bytes::new(), true);
         json_reply(self.exchange(call).await?)
@@ -246,7 +255,7 @@ impl Client {
     /// Makes a change, at most once however often it has to be sent.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn change<B: Serialize, T: DeserializeOwned>(
         &self,
         method: Method,
@@ -264,10 +273,10 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
-    /// Asks a question that needs a body. It changes nothing, so it may be sent again.
+    /// Sends a query that needs a body. It changes nothing, so it may be sent again.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn query<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -277,7 +286,8 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
-    /// As [`Client::query`], where an answer may take up to `limit`, whatever the settings say.
+    /// As [`Client::query`], where an answer may take up to `limit`, whatever the configuration
+    /// says.
     pub(crate) async fn query_within<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -289,10 +299,10 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
-    /// Asks for something that is new each time it is asked for; sent once.
+    /// Requests something that is new each time it is requested; sent once.
     ///
     /// # Errors
-    /// What the cell refused, that it could not be reached, or that the outcome is unknown.
+    /// The cell's error, that it could not be reached, or that the outcome is unknown.
     pub async fn create<B: Serialize, T: DeserializeOwned>(
         &self,
         method: Method,
@@ -306,66 +316,67 @@ impl Client {
     /// Text, such as the metrics page.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {
         let answer = self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?;
         String::from_utf8(answer.body.into()).map_err(|e| ClientError::BadReply(e.to_string()))
     }
 
-    /// A call between parts of the cell, in postcard. Goes to the leader if only the leader
-    /// answers it, and is sent again only when it certainly had no effect.
+    /// A call between parts of the cell, in postcard. Goes to the leader if only the leader answers
+    /// it, and is retried only when it certainly had no effect.
     ///
     /// # Errors
-    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
-    pub async fn call_internal<Q: Serialize, R: DeserializeOwned>(
+    /// The other side's error, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal<Q: WireMessage, R: WireMessage>(
         &self,
         path: &str,
         request: &Q,
     ) -> Result<R, ClientError> {
-        let call = self.internal_call(path, request)?;
-        decode(&self.exchange(call).await?.body)
+        self.converse(None, path, request, |call| self.exchange(call)).await
     }
 
-    /// As [`Client::call_internal`], where a master that has not answered within `limit` is taken
-    /// to hang.
+    /// As [`Client::call_internal`], where a master that has not answered within `limit` is
+    /// considered to hang.
     ///
     /// # Errors
-    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
-    pub async fn call_internal_within<Q: Serialize, R: DeserializeOwned>(
+    /// The other side's error, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal_within<Q: WireMessage, R: WireMessage>(
         &self,
         path: &str,
         request: &Q,
         limit: Duration,
     ) -> Result<R, ClientError> {
-        let mut call = self.internal_call(path, request)?;
-        call.attempt_timeout = limit.min(call.deadline);
-        decode(&self.exchange(call).await?.body)
+        let exchange = |mut call: Call| {
+            call.attempt_timeout = limit.min(call.deadline);
+            self.exchange(call)
+        };
+        self.converse(None, path, request, exchange).await
     }
 
-    /// As [`Client::call_internal`], to one address and nobody else, within `limit`. Redirects are
-    /// errors: whoever names an address means that replica.
+    /// As [`Client::call_internal`], to one address only, within `limit`. Redirects are errors: a
+    /// caller that names an address means that replica.
     ///
     /// # Errors
-    /// What the other side refused, that it could not be reached, or that the outcome is unknown.
-    pub async fn call_internal_at<Q: Serialize, R: DeserializeOwned>(
+    /// The other side's error, that it could not be reached, or that the outcome is unknown.
+    pub async fn call_internal_at<Q: WireMessage, R: WireMessage>(
         &self,
         address: &str,
         path: &str,
         request: &Q,
         limit: Duration,
     ) -> Result<R, ClientError> {
-        let call = self.internal_call(path, request)?;
-        decode(&self.exchange_at(address, &call, limit).await?.body)
+        let exchange = |call| self.exchange_at(address, call, limit);
+        self.converse(Some(address), path, request, exchange).await
     }
 
     /// Boxed, as [`Client::exchange`] is.
     fn exchange_at<'a>(
         &'a self,
         address: &'a str,
-        call: &'a Call,
+        call: Call,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Answer, ClientError>> {
-        Box::pin(self.send_to(address, call, limit))
+        Box::pin(async move { self.send_to(address, &call, limit).await })
     }
 
     async fn send_to(
@@ -394,21 +405,11 @@ impl Client {
         }
     }
 
-    /// Follows a route of server-sent events, from after `after` on; reconnects by itself.
+    /// Watches a route of server-sent events, starting after the event `after`; reconnects by
+    /// itself.
     #[must_use]
     pub fn watch<T: DeserializeOwned>(&self, path: &str, after: Option<String>) -> Watch<T> {
         Watch::new(self.clone(), path.to_owned(), after)
-    }
-
-    fn internal_call<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Call, ClientError> {
-        let body =
-            postcard::to_stdvec(request).map_err(|e| ClientError::InvalidConfig(e.to_string()))?;
-        let mut call = self.call(Method::POST, path, body.into(), false);
-        let binary = HeaderValue::from_static("application/postcard");
-        call.headers.insert(CONTENT_TYPE, binary);
-        // Polls hang on purpose; the deadline alone bounds them.
-        call.attempt_timeout = call.deadline;
-        Ok(call)
     }
 
     fn json_call<B: Serialize>(
@@ -452,9 +453,9 @@ impl Client {
         }
     }
 
-    /// Sends the call until it is answered for good or the deadline has passed. Boxed: the code of
-    /// a future is made by the crate that awaits it, so that every crate with a client would make
-    /// all of HTTP again. Behind `dyn` it is made here, once.
+    /// Retries the call until it has a final answer or the deadline has passed. Boxed: the code of
+    /// a future is made by the crate that awaits it, so that every crate with a client would
+    /// compile all of HTTP again. Behind `dyn` it is compiled here, once.
     fn exchange(&self, call: Call) -> BoxFuture<'_, Result<Answer, ClientError>> {
         Box::pin(self.send_until_answered(call))
     }
@@ -472,9 +473,8 @@ impl Client {
             let until = deadline.min(Instant::now() + call.attempt_timeout);
             let attempt = timeout_at(until, self.send_once(&address, &call)).await;
             refused.record(matches!(&attempt, Ok(Err(fault)) if fault.refused), Instant::now());
-            errors.mark_in_doubt(
-                attempt.as_ref().map_or(true, |result| matches!(result, Err(fault) if fault.sent)),
-            );
+            let is_sent = attempt.as_ref().map_or(true, |r| matches!(r, Err(fault) if fault.sent));
+            errors.mark_in_doubt(is_sent);
             let (error, pause) = match attempt {
                 Ok(Ok(response)) => match classify(&response, call.repeatable) {
                     NextStep::Done => {
@@ -490,9 +490,7 @@ impl Client {
                     // A leader that was just elected is worth a few jumps without a pause.
                     NextStep::Redirect(leader, error) => {
                         hops += 1;
-                        address = self
-                            .checked_address(&leader)
-                            .unwrap_or_else(|| self.next_master(&address));
+                        address = self.redirect_target(&leader, &address);
                         (error, (hops > 3).then_some(wait))
                     }
                     NextStep::Later(after, error) => {
@@ -505,21 +503,19 @@ impl Client {
                         (error, Some(after.unwrap_or(wait)))
                     }
                 },
-                Ok(Err(fault)) if fault.sent && !call.repeatable => {
-                    self.fail_over(&first, &address);
-                    return Err(fault.into_error(tried));
-                }
                 Ok(Err(fault)) => {
                     address = self.fail_over(&first, &address);
+                    if fault.sent && !call.repeatable {
+                        return Err(fault.into_error(tried));
+                    }
                     (fault.into_unreachable(tried), Some(wait))
-                }
-                Err(_) if !call.repeatable => {
-                    self.fail_over(&first, &address);
-                    return Err(ClientError::Unknown(format!("{address} did not answer in time")));
                 }
                 Err(_) => {
                     let last = format!("{address} did not answer in time");
                     address = self.fail_over(&first, &address);
+                    if !call.repeatable {
+                        return Err(ClientError::Unknown(last));
+                    }
                     (ClientError::Unreachable { tried, last }, Some(wait))
                 }
             };
@@ -538,16 +534,17 @@ impl Client {
     async fn send_once(&self, address: &str, call: &Call) -> Result<Received, TransportError> {
         let received = self.shared.pool.exchange(address, call).await?;
         self.learn(received.status, &received.headers);
+        self.shared.wires.learn(address, &received.headers);
         Ok(received)
     }
 }
 
-/// An answer, whatever it says.
+/// An answer, successful or not.
 pub(crate) struct Received {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// In place of the body, if the call was a streamed one that succeeded.
+    /// In place of the body, if the call was streamed and succeeded.
     pub open: Option<Incoming>,
 }
 
@@ -576,11 +573,7 @@ fn json_reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, ClientErr
     Ok(Reply { value, index, consistent: text(CELL_READ) != Some("stale") })
 }
 
-fn decode<R: DeserializeOwned>(body: &[u8]) -> Result<R, ClientError> {
-    postcard::from_bytes(body)
-        .map_err(|e| ClientError::BadReply(format!("not the message that was expected: {e}")))
-}
-/// As a header shows it, and logs do not.
+/// The authorization header for a token; marked sensitive, so that logs do not contain it.
 fn bearer(token: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose())).ok()?;
     value.set_sensitive(true);

@@ -1,4 +1,5 @@
-//! The client's file of cells: where their masters are, how to know them, and who one is there.
+//! The client's contexts file: for each cell its masters, its certificate authority, and the user's
+//! credentials there.
 //!
 //! One file holds several cells, so that `cell --context` switches between them without setting
 //! anything else; it is written with mode 0600 because it holds tokens. Rejected: environment
@@ -15,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Why the file of contexts is of no use.
+/// Why the contexts file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
     #[error("{path}: {why}")]
@@ -40,20 +41,20 @@ pub enum ContextError {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contexts {
-    /// The one used when none is named.
+    /// The context used when none is named.
     pub current: Option<String>,
     #[serde(default)]
     pub contexts: BTreeMap<String, Context>,
 }
 
-/// One cell as one person reaches it.
+/// One cell as one user reaches it.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
     /// `host:port` of the masters, in any order.
     pub masters: Vec<String>,
-    /// The authority's certificate, PEM. Without one the connection is plain, which only a master
-    /// started with `--dev` on loopback answers.
+    /// The authority's certificate, PEM. Without it the connection is plain text, which only a
+    /// master started with `--dev` on loopback accepts.
     pub authority: Option<String>,
     /// `<id>.<secret>`, sent as a bearer token.
     pub token: Option<Secret>,
@@ -63,10 +64,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// The TLS side of the context; nothing for a plain connection to a `--dev` master.
+    /// The TLS configuration of the context; `None` for a plain connection to a `--dev` master.
     ///
     /// # Errors
-    /// When a certificate or key does not parse, or one stands without the other.
+    /// When a certificate or key does not parse, or one is given without the other.
     pub fn tls(&self, name: &str) -> Result<Option<ClientConfig>, ContextError> {
         let incomplete = |why| ContextError::Incomplete { name: name.to_owned(), why };
         let failed = |why| ContextError::Tls { name: name.to_owned(), why };
@@ -91,10 +92,10 @@ impl Context {
 }
 
 impl Contexts {
-    /// A file that is not there is an empty list.
+    /// Loads the file. A file that does not exist is an empty list.
     ///
     /// # Errors
-    /// When it cannot be read, others can read it, or it says something unknown.
+    /// When it cannot be read, others can read it, or it has unknown fields.
     pub fn load(path: &Path) -> Result<Contexts, ContextError> {
         let io = |why| ContextError::Io { path: path.to_owned(), why };
         let mut file = match File::open(path) {
@@ -115,10 +116,10 @@ impl Contexts {
         toml::from_str(&text).map_err(bad)
     }
 
-    /// Replaces the file in one step, readable by its owner alone.
+    /// Replaces the file atomically, readable by its owner alone.
     ///
     /// # Errors
-    /// When the folder or file cannot be written.
+    /// When the directory or file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), ContextError> {
         let io = |why| ContextError::Io { path: path.to_owned(), why };
         let text = toml::to_string_pretty(self)
@@ -127,15 +128,15 @@ impl Contexts {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
         let fresh = path.with_extension(format!("new-{}", std::process::id()));
-        // A leftover is of a process with our number that was killed: in a container each has the
-        // same.
+        // A leftover file is from a process with our pid that was killed: in a container pids
+        // repeat.
         match std::fs::remove_file(&fresh) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
             _ => {}
         }
         write_private(&fresh, text.as_bytes()).map_err(io)?;
         if let Err(why) = std::fs::rename(&fresh, path) {
-            // The error of the rename says more than one of cleaning up after it.
+            // The rename's error says more than one of the cleanup.
             drop(std::fs::remove_file(&fresh));
             return Err(io(why));
         }
@@ -148,7 +149,7 @@ impl Contexts {
     /// The context of this name, or the current one.
     ///
     /// # Errors
-    /// Names what is known when there is no such context.
+    /// When there is no such context; lists the known ones.
     pub fn pick(&self, name: Option<&str>) -> Result<(&str, &Context), ContextError> {
         let known = || {
             let names: Vec<&str> = self.contexts.keys().map(String::as_str).collect();
@@ -176,8 +177,8 @@ impl Contexts {
     }
 }
 
-/// Where the file is: below `$XDG_CONFIG_HOME`, else below `~/.config`. The caller looks the two
-/// variables up.
+/// Path of the file: below `$XDG_CONFIG_HOME`, else below `~/.config`. The caller reads the two
+/// variables.
 #[must_use]
 pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<PathBuf> {
     let folder = match config_home.filter(|folder| folder.is_absolute()) {
@@ -187,14 +188,14 @@ pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<P
     Some(folder.join("cellwright/contexts.toml"))
 }
 
-/// The text of a file with a secret, at most so many bytes of it: a plain file of this account that
-/// nobody else can read.
+/// The text of a file with a secret, limited to `max_bytes`: it must be a regular file of this
+/// account that nobody else can read.
 ///
 /// # Errors
 /// When it is anything else, or cannot be read.
 pub fn read_private(path: &Path, max_bytes: u64) -> Result<Secret, ContextError> {
     let io = |why| ContextError::Io { path: path.to_owned(), why };
-    // Whoever put a pipe there would have us wait.
+    // Without this, opening a named pipe would block.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?;

@@ -1,13 +1,12 @@
-//! The papers of a part that joined with a token: one file with the masters' addresses, the
-//! authority, the part's certificate and its key. Certificates live for a day, so whoever holds one
-//! asks for the next in time, shows it from the next handshake on, and keeps it in the file: a part
-//! that is started again within a day needs no new token.
+//! The credentials of a part that joined with a token: one file with the masters' addresses, the
+//! authority, the part's certificate and its key. Certificates are valid for a day, so the part
+//! renews its certificate in time, presents the new one from the next handshake on, and saves it in
+//! the file: a part that is restarted within a day needs no new token.
 //!
 //! Masters do not use this: they hold the authority and sign for themselves.
 
 use crate::client::{ApiClientConfig, Client, ClientError};
 use crate::context::{Context, ContextError, Contexts};
-use crate::internal::PROTOCOL;
 use crate::masters::MastersFile;
 use cellwright_cell::time::{Span, Time};
 use cellwright_identity::enroll::{CertificateHolder, EnrollError, JoinAnswer, NewKey, RENEW_PATH};
@@ -20,10 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two tries when the next certificate cannot be had. A third of a day is left for them.
+/// Interval between renewal attempts after a failure. A third of the certificate's lifetime is left
+/// for them.
 const RETRY_INTERVAL: Span = Span::seconds(60);
 
-/// Between two looks at the clock, which may be set.
+/// Interval of checking the clock, which may be set.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum CredentialsError {
     Expired { path: PathBuf },
 }
 
-/// A part's certificate and the file it lives in.
+/// A part's certificate and the file it is saved in.
 pub struct PartCredentials {
     path: PathBuf,
     file: Contexts,
@@ -58,10 +58,10 @@ pub struct PartCredentials {
 }
 
 impl PartCredentials {
-    /// Keeps what a join token was exchanged for. A file that is there already is left alone.
+    /// Saves what a join token was exchanged for. A file that exists already is not replaced.
     ///
     /// # Errors
-    /// When the file is there or cannot be written, or the certificate is of no use.
+    /// When the file exists or cannot be written, or the certificate is not valid.
     pub fn create(
         path: &Path,
         masters: &[String],
@@ -86,7 +86,7 @@ impl PartCredentials {
     }
 
     /// # Errors
-    /// When the file is not there or not whole, or its certificate has expired.
+    /// When the file is missing or incomplete, or its certificate has expired.
     pub fn load(path: &Path, now: Time) -> Result<PartCredentials, CredentialsError> {
         PartCredentials::from_contexts(path, Contexts::load(path)?, now)
     }
@@ -115,26 +115,26 @@ impl PartCredentials {
         Ok(PartCredentials { path, file, cell, holder, resolver, client })
     }
 
-    /// Whose they are.
+    /// The identity in the certificate.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.holder.identity
     }
 
-    /// Speaks to the masters as this part, with whichever certificate is the newest.
+    /// A client that authenticates to the masters as this part, always with the newest certificate.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Gets, keeps and shows the next certificate. Connections that are open stay so.
+    /// Requests, saves and presents the next certificate. Open connections stay open.
     ///
     /// # Errors
-    /// When nobody gives one, or it cannot be kept; the old one is shown on.
+    /// When no master issues one, or it cannot be saved; the old one stays in use.
     pub async fn renew(&mut self) -> Result<(), CredentialsError> {
         let next = NewKey::generate(self.identity(), &[])?;
         let signing_request = next.signing_request;
-        let request = RenewRequest { protocol: PROTOCOL, signing_request };
+        let request = RenewRequest { signing_request };
         let answer: RenewAnswer = self.client.call_internal(RENEW_PATH, &request).await?;
         let holder = CertificateHolder::from_pem(&answer.certificate)?;
         self.resolver.replace(&answer.certificate, &next.key)?;
@@ -146,7 +146,7 @@ impl PartCredentials {
         Ok(self.file.save(&self.path)?)
     }
 
-    /// Renews for as long as the part runs. `on_error` hears of every try that failed.
+    /// Renews for as long as the part runs. `on_error` is called for every failed attempt.
     pub async fn run_renewal(
         mut self,
         now: impl Fn() -> Time,
@@ -161,7 +161,7 @@ impl PartCredentials {
             if let Err(error) = self.renew().await {
                 on_error(&error);
             }
-            // Also after a good one: to a clock that is far ahead the next is due already.
+            // Also after success: to a clock that is far ahead the next renewal is due already.
             sleep(Duration::from_millis(RETRY_INTERVAL.0)).await;
         }
     }

@@ -1,17 +1,17 @@
-//! How an open master (`cell dev`) is for one account alone: whoever asks shows a token that lies
-//! in a file which only that account, and root, can read. `cell` finds it by the master's address,
-//! so that nobody of the same account has to type or even know it.
+//! Access to a dev master (`cell dev`) for one account only: a request carries a token that is
+//! stored in a file which only that account, and root, can read. `cell` finds it by the master's
+//! address, so that users of the same account need not type or even know it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `DATA/dev-token` | the token, the same for as long as the folder is there |
+//! | `DATA/dev-token` | the token, the same for as long as the data directory exists |
 //! | `/run/user/UID/cellwright/ADDRESS` | the same, while the master runs |
-//! | `/tmp/cellwright-UID/ADDRESS` | instead, where an account has no folder there |
+//! | `/tmp/cellwright-UID/ADDRESS` | instead, where an account has no directory there |
 //!
-//! The second is locked by its master and is as good as absent without: nothing is told to another
-//! account that listens at the address of a master which is gone. Both places are cleared by others
-//! (at the last logout, or of what is old), so the master looks after its file, and whoever asks
-//! looks in both.
+//! The published file is locked by its master and is ignored without the lock: so the token is not
+//! sent to another account that listens at the address of a master that has stopped. Both
+//! directories are cleaned by the system (at the last logout, or of old files), so the master
+//! rewrites its file, and clients look in both.
 
 use cellwright_identity::private_files::write_private;
 use cellwright_identity::secret::{NoRandomness, Secret};
@@ -24,16 +24,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The token in the data folder.
+/// The token's file in the data directory.
 pub const TOKEN_FILE: &str = "dev-token";
-/// What stands before the dot of such a token: no user's begins so.
+/// The id part of a dev token, before the dot: no user token id begins so.
 pub const TOKEN_ID: &str = "dev";
-/// How the kernel's tables say that a socket listens.
+/// The state of a listening socket in the kernel's TCP tables.
 const TCP_LISTEN_STATE: &str = "0A";
-/// More than a token has.
+/// More than the length of a token.
 const MAX_TOKEN_BYTES: u64 = 256;
 
-/// Why there is no token.
+/// Why a dev token is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum DevTokenError {
     #[error("{path}: {why}")]
@@ -44,7 +44,7 @@ pub enum DevTokenError {
     NoRandomness(#[from] NoRandomness),
 }
 
-/// The token of a cell, where its own account finds it for as long as this lives.
+/// The token of a cell, published where its own account finds it, until this is dropped.
 pub struct PublishedToken {
     address: SocketAddr,
     token: Secret,
@@ -53,15 +53,15 @@ pub struct PublishedToken {
 
 struct PublishedFile {
     path: PathBuf,
-    /// Locked.
+    /// The locked file.
     file: File,
 }
 
 impl PublishedToken {
-    /// For the master that listens at `address`, with what is in its data folder.
+    /// Publishes the token in the data directory for the master that listens at `address`.
     ///
     /// # Errors
-    /// When a file cannot be written, or the place is another account's.
+    /// When a file cannot be written, or the directory belongs to another account.
     pub fn publish(data_dir: &Path, address: SocketAddr) -> Result<PublishedToken, DevTokenError> {
         let token = load_or_create_token(&data_dir.join(TOKEN_FILE))?;
         let file = Mutex::new(PublishedFile::write(address, &token)?);
@@ -73,7 +73,7 @@ impl PublishedToken {
         &self.token
     }
 
-    /// Writes the file again where it is gone.
+    /// Writes the file again where it was removed.
     ///
     /// # Errors
     /// As [`PublishedToken::publish`].
@@ -94,7 +94,7 @@ impl PublishedFile {
         let path = folder.join(address.to_string());
         let fresh = folder.join(format!("{address}.new-{}", std::process::id()));
         let io = |why| DevTokenError::Io { path: fresh.clone(), why };
-        // Of a process with our number that was killed.
+        // A leftover of a process with our pid that was killed.
         match std::fs::remove_file(&fresh) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
             _ => {}
@@ -102,7 +102,7 @@ impl PublishedFile {
         write_private(&fresh, token.expose().as_bytes()).map_err(io)?;
         let file = File::open(&fresh).map_err(io)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|why| io(why.into()))?;
-        // Locked before it can be found.
+        // It is locked before it can be found.
         std::fs::rename(&fresh, &path).map_err(io)?;
         Ok(PublishedFile { path, file })
     }
@@ -116,23 +116,23 @@ impl PublishedFile {
 
 impl Drop for PublishedFile {
     fn drop(&mut self) {
-        // Another master may listen there by now; its file is its own.
+        // Another master may listen there by now; its file stays.
         if self.is_in_place() {
-            // Left behind it would be worth nothing: nobody locks it.
+            // A file left behind is worth nothing: no process locks it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// The token of the open master at one of these addresses, if it is this account's, or if root
-/// asks.
+/// The token of the dev master at one of these addresses, if that master belongs to this account,
+/// or if root asks.
 #[must_use]
 pub fn token_for(masters: &[String]) -> Option<Secret> {
     masters.iter().find_map(|master| find_token(master)).map(|(_, token)| token)
 }
 
-/// The same for one, and the address that the token is for. Whoever listens at another one of the
-/// same name may be another account: `localhost` is two addresses.
+/// The same for one address, with the address that the token is for. The listener at another
+/// address of the same host name may be another account: `localhost` is two addresses.
 #[must_use]
 pub fn find_token(master: &str) -> Option<(SocketAddr, Secret)> {
     let own = geteuid();
@@ -157,13 +157,13 @@ fn addresses(master: &str) -> Vec<SocketAddr> {
     port.map(loopback).unwrap_or_default()
 }
 
-/// Where an account may keep the tokens of masters that run.
+/// Directories in which an account may publish the tokens of running masters.
 fn runtime_dirs(uid: u32) -> [PathBuf; 2] {
     let run = PathBuf::from(format!("/run/user/{uid}/cellwright"));
     [run, PathBuf::from(format!("/tmp/cellwright-{uid}"))]
 }
 
-/// Where it keeps them now.
+/// The directory in use now.
 fn runtime_dir(uid: u32) -> PathBuf {
     let [run, tmp] = runtime_dirs(uid);
     let is_own = |at: &Path| {
@@ -172,7 +172,7 @@ fn runtime_dir(uid: u32) -> PathBuf {
     if run.parent().is_some_and(is_own) { run } else { tmp }
 }
 
-/// In a folder that others write to, somebody else may have been there first.
+/// Makes the directory safely: in a shared parent another account may have made it first.
 fn create_runtime_dir(path: &Path, own: u32) -> Result<(), DevTokenError> {
     let io = |why| DevTokenError::Io { path: path.to_owned(), why };
     match DirBuilder::new().mode(0o700).create(path) {
@@ -186,14 +186,14 @@ fn create_runtime_dir(path: &Path, own: u32) -> Result<(), DevTokenError> {
     Ok(())
 }
 
-/// The token in the data folder, made if there is none.
+/// The token in the data directory, made if there is none.
 fn load_or_create_token(path: &Path) -> Result<Secret, DevTokenError> {
     let io = |why| DevTokenError::Io { path: path.to_owned(), why };
     if let Some(token) = read_token(path, geteuid().as_raw()).map_err(io)? {
         return Ok(token);
     }
     let token = Secret::new(format!("{TOKEN_ID}.{}", Secret::random()?.expose()));
-    // One that others could read is no secret any more.
+    // A token that others could read is no longer secret.
     match std::fs::remove_file(path) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io(why)),
         _ => {}
@@ -207,7 +207,8 @@ fn open_token_file(path: &Path) -> io::Result<File> {
     Ok(File::from(open(path, flags, Mode::empty())?))
 }
 
-/// What is in a file that only `owner` can read; nothing if it is not there or not such a file.
+/// The content of a file that only `owner` can read; `None` if it does not exist or is not such a
+/// file.
 fn read_token(path: &Path, owner: u32) -> io::Result<Option<Secret>> {
     let file = match open_token_file(path) {
         Ok(file) => file,
@@ -229,7 +230,7 @@ fn read_token_from(file: &File, owner: u32) -> io::Result<Option<Secret>> {
     Ok(is_whole.then(|| Secret::new(token)))
 }
 
-/// The token of a master that runs now.
+/// The token of a running master.
 fn published_token(uid: u32, address: SocketAddr) -> Option<Secret> {
     let in_folder = |folder: &PathBuf| published_token_at(&folder.join(address.to_string()), uid);
     runtime_dirs(uid).iter().find_map(in_folder)
@@ -237,7 +238,7 @@ fn published_token(uid: u32, address: SocketAddr) -> Option<Secret> {
 
 fn published_token_at(path: &Path, uid: u32) -> Option<Secret> {
     let file = open_token_file(path).ok()?;
-    // Whoever gets the lock has found what a master that was killed has left.
+    // A reader that gets the lock has found a file that a killed master left behind.
     let lock = flock(&file, FlockOperation::NonBlockingLockShared);
     if lock != Err(rustix::io::Errno::WOULDBLOCK) {
         return None;
@@ -245,7 +246,7 @@ fn published_token_at(path: &Path, uid: u32) -> Option<Secret> {
     read_token_from(&file, uid).ok().flatten()
 }
 
-/// The account that listens at an address of this machine.
+/// The account (uid) that listens at an address of this machine.
 fn listening_uid(address: SocketAddr) -> Option<u32> {
     let (file, local_address) = match address {
         SocketAddr::V4(v4) => {
@@ -295,12 +296,12 @@ mod tests {
         let file = published.file.lock().unwrap().path.clone();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listening_uid(address), Some(geteuid().as_raw()));
-        // Whoever clears old files takes it for one.
+        // A cleaner of old files may remove it.
         std::fs::remove_file(&file).unwrap();
         assert!(token_for(&at).is_none());
         published.ensure_published().unwrap();
         assert_eq!(token_for(&at).unwrap().expose(), token);
-        // As if it had been killed: the file is there and nobody locks it.
+        // As if the master had been killed: the file exists and is not locked.
         std::fs::copy(&file, data.join("copy")).unwrap();
         drop(published);
         assert!(!file.exists());

@@ -1,13 +1,14 @@
-//! What a client is told when something did not work: a stable code for programs, a sentence for
-//! people, what to do next, and the facts as data.
+//! API errors: a stable code for programs, a message for people, a hint what to do next, and
+//! details as data.
 //!
-//! One shape for every layer (parsing, admission, consensus), so that a client handles errors in
-//! one place. Rejected: problem documents with a URI per error. Nobody follows those URIs, and a
+//! One structure for every layer (parsing, admission, consensus), so that a client handles errors
+//! in one place. Rejected: problem documents with a URI per error. Nobody follows those URIs, and a
 //! short word is easier to match on, to grep for and to say aloud.
 
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::reason::Rejection;
+use cellwright_cell::reason::{Conflict, Rejection};
 use cellwright_cell::time::Span;
+use cellwright_cell::words;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use std::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = ($text:literal, $status:literal, $hint:literal);)*) => {
-        /// Stable names of everything that can go wrong.
+        /// Stable error codes.
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
             JsonSchema,
@@ -33,13 +34,13 @@ macro_rules! codes {
                 match self { $(Code::$name => $text,)* }
             }
 
-            /// The HTTP status it travels with.
+            /// The HTTP status of the code.
             #[must_use]
             pub fn status(self) -> u16 {
                 match self { $(Code::$name => $status,)* }
             }
 
-            /// What to do about it, where nothing better is known.
+            /// The default hint, where nothing better is known.
             #[must_use]
             pub fn hint(self) -> &'static str {
                 match self { $(Code::$name => $hint,)* }
@@ -49,7 +50,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The body is not JSON, or not of the shape the document describes.
+    /// The body is not JSON, or does not match the schema in the document.
     BadBody = ("bad-body", 400, "see the request schema in /v1/openapi.json");
     /// A query, path or header parameter is unknown or not valid.
     BadParameter = ("bad-parameter", 400, "see the parameters in /v1/openapi.json");
@@ -61,7 +62,7 @@ codes! {
     BadToken = ("bad-token", 401, "ask for a new token");
     NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant");
     NotOwner = ("not-owner", 403, "ask the owner, or a user with administrate_jobs");
-    /// Who asks is known, and this is not for such as it.
+    /// The caller is authenticated, but is not of the kind that may do this.
     WrongActor = ("wrong-actor", 403, "the message says whose this is");
     ForeignNamespace = ("foreign-namespace", 403, "choose a namespace of your own");
     NoSuchRoute = ("no-such-route", 404, "see the paths in /v1/openapi.json");
@@ -83,16 +84,16 @@ codes! {
     BudgetExhausted = ("budget-exhausted", 409, "wait until tasks of the job are up again");
     DoesNotFit = ("does-not-fit", 409, "read the state again and choose another place");
     TooFewNodes = ("too-few-nodes", 409, "ask for fewer nodes or for less on each");
-    /// The body stood still, or came too slowly.
+    /// The body stalled, or arrived too slowly.
     SlowBody = ("slow-body", 408, "send it again, without pauses");
-    /// A user has as much of something as one user may have.
+    /// A user has as many of something as one user may have.
     TooMany = ("too-many", 409, "remove some first, or ask whoever runs the masters for more");
     /// Events that old are no longer kept.
     Gone = ("gone", 410, "start again without a cursor");
     /// The object is not at the version the client expected.
     StaleVersion = ("stale-version", 412, "read the object again and decide anew");
     TooLarge = ("too-large", 413, "send less in one request");
-    /// Asked for with an ordinary request, and answered only on a connection that is handed over.
+    /// Needs an upgraded connection, and was requested without an upgrade.
     UpgradeRequired = ("upgrade-required", 426, "use `cell exec`, or send the headers in details");
     UnsupportedMediaType = ("unsupported-media-type", 415, "send content-type: application/json");
     /// This replica does not lead, and knows who does.
@@ -105,8 +106,10 @@ codes! {
     /// This client sends more than its share.
     Overloaded = ("overloaded", 429, "send again after retry_after_ms");
     Internal = ("internal", 500, "this is a bug; the master's log says more");
-    /// The agent of the machine cannot be asked.
+    /// The agent of the machine does not answer.
     AgentSilent = ("agent-silent", 502, "see whether its agent runs: cell machine show MACHINE");
+    /// The caller speaks no version of messages between parts that is spoken here.
+    OtherWire = ("other-wire", 505, "upgrade masters first, one release at a time, then the rest");
     NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");
     NoQuorum = ("no-quorum", 503, "too few replicas answer; check them");
     ShuttingDown = ("shutting-down", 503, "send the request to another replica");
@@ -123,24 +126,25 @@ impl fmt::Display for Code {
     }
 }
 
-/// Facts of an error, by name.
+/// Details of an error, by name.
 pub type Details = BTreeMap<String, Value>;
 
-/// What to do about a refusal by a part of an open cell (`cell dev`), which knows no users.
+/// Hint for an error of a dev cell (`cell dev`), which has no users.
 pub const DEV_ACCOUNT_HINT: &str =
     "run it as the account that started the cell, or as root; a cell of your own: cell dev";
 
-/// Among the details: true where a replica answers that was removed from its cell.
+/// Key in the details: true if the replica that answers was removed from its cell.
 pub const REMOVED: &str = "removed";
 
-/// Among the details, set by the client: true where a change was not acknowledged and may take
-/// effect all the same, as when a leader had it in its log before it lost its majority.
+/// Key in the details, set by the client: true if a change was not acknowledged and may take effect
+/// all the same, as when a leader had it in its log before it lost its majority.
 pub const IN_DOUBT: &str = "in_doubt";
 
-/// Among the details: the job that is stopping. Once it is over the same request may be admitted.
+/// Key in the details: the job that is stopping. Once it has stopped the same request may be
+/// admitted.
 pub const STOPPING_JOB: &str = "stopping_job";
 
-/// The body of every reply that is not a success.
+/// The body of every reply with an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct ApiError {
@@ -149,7 +153,7 @@ pub struct ApiError {
     pub message: String,
     /// What to do next.
     pub hint: String,
-    /// The facts: which field, which value, what is allowed, which version was found.
+    /// The details: which field, which value, what is allowed, which version was found.
     #[serde(default)]
     pub details: Details,
 }
@@ -177,7 +181,7 @@ impl ApiError {
         self
     }
 
-    /// A query, path or header parameter that is not as it must be.
+    /// A query, path or header parameter that is not valid.
     #[must_use]
     pub fn parameter(name: &str, value: &str, allowed: &str) -> ApiError {
         // A value can be as long as a request; an error is read by a person.
@@ -193,14 +197,17 @@ impl ApiError {
         }
     }
 
-    /// A field of a body that is not as it must be.
+    /// A field of a body that is not valid.
     #[must_use]
     pub fn field(name: &str, value: &str, allowed: &str) -> ApiError {
-        let (field, value, allowed) = (name.into(), value.into(), allowed.into());
-        ApiError::from(&Rejection::BadField { field, value, allowed })
+        let message = words::bad_field(name, value, allowed);
+        ApiError::new(Code::BadField, message)
+            .with("field", name)
+            .with("value", value)
+            .with("allowed", allowed)
     }
 
-    /// How long to wait before the next try, if the server said so.
+    /// How long to wait before the next attempt, if the server said so.
     #[must_use]
     pub fn retry_after(&self) -> Option<Span> {
         self.details.get("retry_after_ms").and_then(Value::as_u64).map(Span)
@@ -211,8 +218,7 @@ impl ApiError {
         self.with("retry_after_ms", after.0)
     }
 
-    /// The job that has to be over before the same is asked for again, if that is what is in the
-    /// way.
+    /// The job that has to stop before the same request can be admitted, if that is the obstacle.
     #[must_use]
     pub fn stopping_job(&self) -> Option<JobKey> {
         let (user, job) = self.details.get(STOPPING_JOB)?.as_str()?.split_once('/')?;
@@ -226,7 +232,7 @@ impl ApiError {
     }
 }
 
-/// The code alone, for counters and batch verdicts.
+/// The code alone, for metrics and batch verdicts.
 #[must_use]
 pub fn code_of(rejection: &Rejection) -> Code {
     use Rejection as R;
@@ -238,7 +244,7 @@ pub fn code_of(rejection: &Rejection) -> Code {
         R::NoSuchJob(_) => Code::NoSuchJob,
         R::NoSuchMachine(_) => Code::NoSuchMachine,
         R::NoSuchResource(_) => Code::NoSuchResource,
-        R::NoSuchRow(_) => Code::NoSuchRow,
+        R::NoSuchRow(_) | R::NoSuchTask { .. } => Code::NoSuchRow,
         R::NoSuchCron(_) => Code::NoSuchCron,
         R::NoSuchToken(_) => Code::NoSuchToken,
         R::BadToken { .. } => Code::BadToken,
@@ -249,7 +255,7 @@ pub fn code_of(rejection: &Rejection) -> Code {
         R::StaleVersion { .. } | R::StaleAttempt { .. } | R::StaleIncarnation { .. } => {
             Code::StaleVersion
         }
-        R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
+        R::WrongState(_) | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
         R::HoldsTasks { .. } | R::JobStopping(_) => Code::WrongState,
         R::PackageQuota { .. } => Code::QuotaExceeded,
         R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
@@ -265,15 +271,20 @@ pub fn code_of(rejection: &Rejection) -> Code {
     }
 }
 
-/// Facts a program wants to read without knowing every refusal; the whole refusal goes beside them.
+/// Details that a program wants to read without knowing every rejection; the whole rejection is
+/// included as well.
 fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
     match rejection {
-        Rejection::BadField { field, value, allowed } => {
-            vec![("field", json!(field)), ("value", json!(value)), ("allowed", json!(allowed))]
-        }
-        Rejection::StaleVersion { object, expected, found } => {
-            vec![("object", json!(object)), ("expected", json!(expected)), ("found", json!(found))]
-        }
+        Rejection::BadField { field, value, allowed } => vec![
+            ("field", json!(field.to_string())),
+            ("value", json!(value.to_string())),
+            ("allowed", json!(allowed.to_string())),
+        ],
+        Rejection::StaleVersion { object, expected, found } => vec![
+            ("object", json!(object.to_string())),
+            ("expected", json!(expected)),
+            ("found", json!(found)),
+        ],
         Rejection::QuotaExceeded { shortfall, .. } | Rejection::QuotaOversold(shortfall) => vec![
             ("dimension", json!(shortfall.dimension)),
             ("asked", json!(shortfall.asked)),
@@ -298,7 +309,7 @@ fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// What to type next, where that depends on more than the code.
+/// The next command to type, where it depends on more than the code.
 fn hint_of(rejection: &Rejection) -> Option<String> {
     match rejection {
         Rejection::HoldsTasks { machine, tasks } => {
@@ -318,7 +329,7 @@ fn hint_of(rejection: &Rejection) -> Option<String> {
                  have {key} raised in the masters' configuration"
             ))
         }
-        Rejection::WrongState { what } => hint_of_update(what),
+        Rejection::WrongState(conflict) => hint_of_update(conflict),
         Rejection::JobStopping(job) => {
             Some(format!("wait until it is over, then do it again: cell wait {job}"))
         }
@@ -327,22 +338,17 @@ fn hint_of(rejection: &Rejection) -> Option<String> {
 }
 
 /// Of a refusal for the sake of an update that is open, or is not, or goes on.
-fn hint_of_update(what: &str) -> Option<String> {
-    if let Some(job) = what.strip_prefix("no update of job ") {
-        let job = job.strip_suffix(" is open")?;
-        return Some(format!("see what it runs: cell status {job}"));
-    }
-    if let Some(rest) = what.strip_prefix("an update of job ") {
-        let (job, _) = rest.split_once(" is open")?;
-        return Some(format!(
+fn hint_of_update(conflict: &Conflict) -> Option<String> {
+    Some(match conflict {
+        Conflict::NoUpdate(job) => format!("see what it runs: cell status {job}"),
+        Conflict::UpdateOpen(job) => format!(
             "see how far it is: cell update {job}; keep it: cell update close {job}; \
              or go back: cell update undo {job}"
-        ));
-    }
-    let (_, rest) = what.split_once(" of job ")?;
-    let (job, still) = rest.split_once(" still ")?;
-    still.ends_with(" to be updated").then(|| {
-        format!("see it go on: cell update {job} --watch; or go back: cell update undo {job}")
+        ),
+        Conflict::UpdateGoesOn { job, .. } => {
+            format!("see it go on: cell update {job} --watch; or go back: cell update undo {job}")
+        }
+        _ => return None,
     })
 }
 
@@ -371,6 +377,7 @@ impl From<Rejection> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_cell::reason::Object;
     use std::collections::BTreeSet;
 
     #[test]
@@ -410,8 +417,8 @@ mod tests {
         let job = JobKey { user: name("dev"), job: name("hello") };
         let error = ApiError::from(Rejection::JobStopping(job.clone()));
         assert!(error.hint.ends_with("do it again: cell wait dev/hello"), "{}", error.hint);
-        assert_eq!((error.code, error.stopping_job()), (Code::WrongState, Some(job)));
-        let dead = ApiError::from(Rejection::WrongState { what: "job dev/hello is dead".into() });
+        assert_eq!((error.code, error.stopping_job()), (Code::WrongState, Some(job.clone())));
+        let dead = ApiError::from(Rejection::WrongState(Conflict::JobDead(job)));
         assert_eq!((dead.hint.as_str(), dead.stopping_job()), (Code::WrongState.hint(), None));
     }
 
@@ -424,7 +431,8 @@ mod tests {
 
     #[test]
     fn an_error_survives_the_wire() {
-        let stale = Rejection::StaleVersion { object: "job".into(), expected: 1, found: 2 };
+        let object = Object::User(Name::new("ann").unwrap());
+        let stale = Rejection::StaleVersion { object, expected: 1, found: 2 };
         let error = ApiError::from(&stale).with_retry_after(Span(250));
         let text = serde_json::to_string(&error).unwrap();
         let back: ApiError = serde_json::from_str(&text).unwrap();

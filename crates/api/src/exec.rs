@@ -1,11 +1,11 @@
-//! A session in a task: a command that is run where the task runs, its input and output carried as
-//! frames over one connection. The connection begins as an HTTP/1.1 request that asks to be handed
-//! over (`Upgrade: cell-exec`); master and agent on the way pass bytes on and read none of them, so
-//! a slow end slows the other and nothing is piled up in between.
+//! Exec sessions: a command that runs where a task runs, with its input and output carried as
+//! frames over one connection. The connection begins as an HTTP/1.1 upgrade request (`Upgrade:
+//! cell-exec`); master and agent in between relay bytes and parse none of them, so a slow end slows
+//! the other and nothing is buffered in between.
 //!
-//! Rejected: WebSocket for everybody. A page in any browser can open one to an open master on
-//! loopback; no page can ask for an upgrade to `cell-exec`. The master's own pages have one all the
-//! same, which takes their origin: `ExecTaskInPage` of the routes.
+//! Rejected: WebSocket for every client. A page in any browser can open a WebSocket to a dev master
+//! on loopback; no page can request an upgrade to `cell-exec`. The master's own pages use one all
+//! the same, which requires their origin: `ExecTaskInPage` of the routes.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -17,23 +17,24 @@ use tokio::time::timeout;
 
 /// `/v1/exec/USER/JOB/INDEX` of an agent.
 pub const EXEC_PATH: &str = "/v1/exec";
-/// What the connection is handed over to.
+/// The upgrade protocol.
 pub const EXEC_PROTOCOL: &str = "cell-exec";
-/// Longest command, as JSON.
+/// Longest command, in bytes of JSON.
 pub const MAX_COMMAND: usize = 16 << 10;
-/// Most bytes of one frame.
+/// Largest frame, in bytes.
 pub const MAX_FRAME: usize = 64 << 10;
-/// Longest silence of the side with the command: it gives a sign of life every two seconds. A
-/// machine that lost its power closes nothing.
+/// Longest time without data from the command's side: it sends a keep-alive every two seconds. A
+/// machine that lost its power closes no connection.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Passes bytes on between the caller and the side with the command, until that side has closed or
-/// is silent for too long. A caller that keeps its end open afterwards holds nothing open by it.
+/// Relays bytes between the caller and the command's side, until that side has closed or is silent
+/// for too long. A caller that keeps its end open afterwards does not keep the session open.
 pub async fn relay_bytes(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
     let (mut near_in, mut near_out) = split(near);
     let (mut far_in, mut far_out) = split(far);
     let there = async {
-        // However the caller's words end, the command's side hears of it and says its last.
+        // However the caller's input ends, the command's side gets its end and sends its last
+        // frames.
         let _ = copy(&mut near_in, &mut far_out).await;
         let _ = far_out.shutdown().await;
         std::future::pending::<()>().await;
@@ -74,14 +75,15 @@ impl fmt::Display for TerminalSize {
     }
 }
 
-/// What is to be run; the query of a request to an agent.
+/// The query of an exec request to an agent: what to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecQuery {
-    /// Number of the task and of the attempt: a session is in this one and in no later one.
+    /// Number of the task and of the attempt: a session belongs to this attempt and to no later
+    /// one.
     pub task: u32,
     pub attempt: u32,
-    /// A JSON list of words.
+    /// The command's words, a JSON list.
     pub command: String,
     /// Size of the terminal. Left out: no terminal, three streams.
     pub terminal: Option<String>,
@@ -90,7 +92,7 @@ pub struct ExecQuery {
 }
 
 impl ExecQuery {
-    /// As it travels.
+    /// The query's pairs.
     #[must_use]
     pub fn pairs(&self) -> [(&'static str, Option<String>); 5] {
         [
@@ -106,20 +108,21 @@ impl ExecQuery {
 /// The words of a command, from its JSON.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it is not valid.
 pub fn parse_command(command: &str) -> Result<Vec<String>, &'static str> {
     match serde_json::from_str::<Vec<String>>(command) {
         Ok(words) if words.first().is_some_and(|first| !first.is_empty()) => {
-            match words.iter().any(|word| word.contains('\0')) {
-                true => Err("words without the character 0"),
-                false => Ok(words),
+            if words.iter().any(|word| word.contains('\0')) {
+                Err("words without the character 0")
+            } else {
+                Ok(words)
             }
         }
         _ => Err("a JSON list of at least one word, such as [\"sh\",\"-c\",\"date\"]"),
     }
 }
 
-/// What travels in a session.
+/// A frame of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Input, or standard output.
@@ -133,7 +136,7 @@ pub enum Frame {
     Signal(u8),
     /// The command has ended with this code; 128 and the number of the signal that ended it.
     Exit(i32),
-    /// There is no session, or no more; for a person.
+    /// The session could not start, or broke off; text for a person.
     Failed(String),
 }
 
@@ -176,7 +179,7 @@ impl Frame {
     }
 
     /// # Errors
-    /// When the other side is gone.
+    /// When the other side has closed.
     pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         let (kind, body) = self.encode();
         let length = u32::try_from(body.len()).map_err(io::Error::other)?;
@@ -188,11 +191,10 @@ impl Frame {
         to.flush().await
     }
 
-    /// The next frame; nothing when the other side has closed between two. Not to be cancelled
-    /// half-way.
+    /// Reads the next frame; `None` when the other side has closed between two. Not cancel-safe.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is no frame.
+    /// When the connection breaks, or the bytes are not a frame.
     pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
         let mut head = [0; HEADER_BYTES];
         if from.read(&mut head[..1]).await? == 0 {

@@ -1,5 +1,5 @@
-//! Every message that crosses a process: public types and errors, the routes and their OpenAPI
-//! document, the internal messages, and the client all parts use.
+//! Every message that crosses a process boundary: public API types and errors, the routes and their
+//! OpenAPI document, the internal messages, and the HTTP client that all parts use.
 
 pub mod client;
 pub mod context;
@@ -15,3 +15,4 @@ pub mod output;
 pub mod packages;
 pub mod routes;
 pub mod types;
+pub mod wire;

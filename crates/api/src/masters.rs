@@ -1,12 +1,12 @@
-//! Which masters a cell has. A client is told of one or a few; masters come and go, and the one it
-//! was told of may be gone for good tomorrow. So every master names all of them with every answer
-//! to somebody it knows, and whoever asks learns them, tries them all, and keeps them in a file for
-//! its next life. What a person named stays among them.
+//! The list of a cell's masters, learned by clients. A client is configured with one or a few;
+//! masters come and go, and a configured one may be gone for good tomorrow. So every master names
+//! all masters in every answer to an authenticated caller; clients learn them, try them all, and
+//! save them in a file for the next run. Configured masters stay in the list.
 //!
 //! A list counts only from a master that proved, by its certificate, to be one of the cell, and
 //! only in place of an older list: a replica that was left behind must not make its clients forget
-//! those who went on without it. What is newer is said by the place in the log where the list was
-//! settled; lists that no majority holds yet are not told.
+//! those that went on without it. The log position at which a list was committed says which one is
+//! newer; lists that are not committed yet are not sent.
 //!
 //! Rejected: a list in the messages of agents and schedulers. People's commands need it as well,
 //! and a header is one place for all of them.
@@ -23,30 +23,30 @@ use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// On answers of masters to whoever they know: [`MasterList`] as text.
+/// Header in answers of masters to authenticated callers: [`MasterList`] as text.
 pub const MASTERS_HEADER: &str = "cell-masters";
-/// Most masters that are learned; cells have three or five.
+/// Limit of the masters that are learned; cells have three or five.
 const MAX_MASTERS: usize = 16;
-/// Of one address: the longest name of a host, a colon and a port.
+/// Limit of one address: the longest host name, a colon and a port.
 const MAX_ADDRESS_BYTES: usize = 253 + 6;
-/// How long a master that did not answer is not dialled again because another one says so.
+/// How long a master that did not answer is not dialled again on a redirect from another.
 const SHUN_DURATION: Duration = Duration::from_secs(15);
-/// Of a file of them.
+/// Size limit of the file.
 const MAX_FILE_BYTES: u64 = 256 << 10;
-/// Cells that one file knows.
+/// Limit of the cells in one file.
 const MAX_CELLS: usize = 64;
 
-/// When the masters of a cell were settled. Invariant: compared field by field, in this order.
+/// When the list of masters was committed. Invariant: compared field by field, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MasterListVersion {
-    /// Of the log; a restored cell has a later one.
+    /// Log epoch; a restored cell has a later one.
     pub log_epoch: u64,
-    /// Of the entry in the log.
+    /// Term of the entry in the log.
     pub term: u64,
     pub index: u64,
 }
 
-/// The masters of a cell, as one of them says.
+/// The masters of a cell, as one of them lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterList {
     pub version: MasterListVersion,
@@ -83,7 +83,7 @@ impl FromStr for MasterList {
     }
 }
 
-/// Whether it can be dialled; nothing else is put into requests, files and logs.
+/// Whether the text is a valid address; nothing else is put into requests, files and logs.
 fn is_address(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -94,10 +94,10 @@ fn is_address(text: &str) -> bool {
 /// Every master that a client knows of.
 #[derive(Clone, Debug, Default)]
 pub struct KnownMasters {
-    /// As somebody named them.
+    /// As configured.
     configured: Vec<String>,
     learned: Option<MasterList>,
-    /// Those learned, then those named.
+    /// Those learned, then those configured.
     all: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl KnownMasters {
         known
     }
 
-    /// Takes what a master says in place of what was said before it. Whether that is anything new.
+    /// Replaces the learned list if this one is newer. Returns whether anything changed.
     pub fn learn(&mut self, masters: &MasterList) -> bool {
         let is_older = |known: &MasterList| masters.version <= known.version;
         if masters.addresses.is_empty() || self.learned.as_ref().is_some_and(is_older) {
@@ -142,15 +142,16 @@ impl KnownMasters {
     }
 }
 
-/// Whom an agent polls: where it is sent, or in turn when somebody does not answer.
+/// The master that an agent polls: the one it is redirected to, or the next in rotation when one
+/// does not answer.
 #[derive(Clone, Debug)]
 pub struct MasterRotation {
     master: String,
     tries: u32,
-    /// Where the round through all of them stands; goes on by itself, wherever the agent was sent
-    /// in between.
+    /// Index of the rotation through all of them; advances by itself, wherever the agent was
+    /// redirected in between.
     next: usize,
-    /// Who did not answer, and when. Invariant: no more than there are masters.
+    /// Masters that did not answer, and when. Invariant: no more than there are masters.
     unresponsive: BTreeMap<String, Instant>,
 }
 
@@ -160,19 +161,19 @@ impl MasterRotation {
         MasterRotation { master, tries: 0, next: 0, unresponsive: BTreeMap::new() }
     }
 
-    /// Who is asked now.
+    /// The master to poll now.
     #[must_use]
     pub fn master(&self) -> &str {
         &self.master
     }
 
-    /// How often somebody did not answer.
+    /// Number of attempts without an answer.
     #[must_use]
     pub fn tries(&self) -> u32 {
         self.tries
     }
 
-    /// It may name another to go on with.
+    /// The answer may redirect the agent to another master.
     pub fn on_answer(&mut self, redial: Option<String>, now: Instant) {
         self.unresponsive.remove(&self.master);
         self.unresponsive.retain(|_, at| now.duration_since(*at) < SHUN_DURATION);
@@ -181,7 +182,7 @@ impl MasterRotation {
         }
     }
 
-    /// The next of all that are known, be it the same again where there is no other.
+    /// Moves on to the next of all known masters, or to the same where there is no other.
     pub fn on_failure(&mut self, masters: &[String], now: Instant) {
         self.tries = self.tries.wrapping_add(1);
         self.unresponsive.retain(|address, _| masters.contains(address));
@@ -196,8 +197,8 @@ impl MasterRotation {
     }
 }
 
-/// Where what was learned of a cell is kept. Losing it costs nothing but what was learned, so a
-/// file that cannot be read is as good as none.
+/// The file in which learned masters are saved. Losing it costs only what was learned, so an
+/// unreadable file counts as none.
 #[derive(Clone, Debug)]
 pub struct MastersFile {
     path: PathBuf,
@@ -205,11 +206,11 @@ pub struct MastersFile {
     cell: String,
 }
 
-/// What is kept of one cell.
+/// Saved masters of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedMasters {
     pub masters: Option<MasterList>,
-    /// Who answered last, and is asked first.
+    /// The master that answered last, and is tried first.
     pub last: Option<String>,
 }
 
@@ -221,7 +222,7 @@ struct MastersToml {
 
 #[derive(Serialize, Deserialize)]
 struct CellEntry {
-    /// As in the header: numbers of the log may be larger than those of the file's format.
+    /// As in the header: numbers of the log may be larger than integers of the file's format.
     masters: Option<String>,
     last: Option<String>,
 }
@@ -230,14 +231,14 @@ impl MastersFile {
     /// `authority`: the certificate of the cell's authority, PEM.
     ///
     /// # Errors
-    /// When there is no certificate in it.
+    /// When the text has no certificate.
     pub fn new(path: PathBuf, authority: &str) -> Result<MastersFile, TlsError> {
         let chain = tls::certificates("authority", authority)?;
         let first = chain.first().ok_or(TlsError::Empty { what: "authority" })?;
         Ok(MastersFile { path, cell: tls::fingerprint(first) })
     }
 
-    /// Where it is kept beside a file of certificates or contexts.
+    /// Path of the file, beside a file of credentials or contexts.
     #[must_use]
     pub fn path_beside(file: &Path) -> PathBuf {
         file.with_extension("masters.toml")
@@ -256,7 +257,7 @@ impl MastersFile {
         SavedMasters { masters: masters.and_then(|text| text.parse().ok()), last }
     }
 
-    /// Replaces the file in one step, readable by its owner alone.
+    /// Replaces the file atomically, readable by its owner alone.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -277,7 +278,7 @@ impl MastersFile {
         }
         write_private(&fresh, text.as_bytes())?;
         std::fs::rename(&fresh, &self.path).inspect_err(|_| {
-            // The error of the rename says more than one of cleaning up after it.
+            // The rename's error says more than one of the cleanup.
             drop(std::fs::remove_file(&fresh));
         })
     }
@@ -366,7 +367,7 @@ mod tests {
         let mut alone = MasterRotation::from("a:1".into());
         alone.on_failure(&all[..1], now);
         assert_eq!(alone.master, "a:1", "there is no other");
-        // However many were ever named, only those that are known are remembered.
+        // However many were ever named, only known masters are remembered.
         for number in 0..100 {
             round.on_answer(Some(format!("x{number}:1")), now);
             round.on_failure(&all, now);

@@ -1,5 +1,5 @@
-//! The OpenAPI 3.1 document, made from the route table and the types. Nothing in it is written by
-//! hand: a schema is what serde reads and writes, a parameter is what the server checks.
+//! The OpenAPI 3.1 document, generated from the route table and the types. Nothing in it is written
+//! by hand: a schema is what serde reads and writes, a parameter is what the server checks.
 
 use crate::error::{ApiError, Code};
 use crate::routes::{
@@ -83,7 +83,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     described
 }
 
-/// What a summary does not say: who may, and who answers.
+/// The description of an operation beyond its summary: who may call it, and who answers.
 fn description(route: &Route) -> Option<String> {
     let capability = route.capability.or(match route.access {
         Access::HasCapability(capability) | Access::SelfOrHasCapability(capability) => {
@@ -118,7 +118,10 @@ fn parameters(route: &Route) -> Vec<Value> {
     if route.kind == RouteKind::Change {
         let about = "Sent twice with the same key, the change takes effect once.";
         let schema = json!({
-            "type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY, "pattern": "^[!-~]+$",
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_IDEMPOTENCY_KEY,
+            "pattern": "^[!-~]+$",
         });
         header(IDEMPOTENCY_KEY, about, schema);
     }
@@ -156,7 +159,7 @@ fn parameter_schema(shape: ParameterType) -> Value {
             "type": "string", "minLength": 1, "maxLength": MAX_NAME,
             "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
         }),
-        // A slash would be another path.
+        // A slash would make another path.
         ParameterType::Token => json!({
             "type": "string", "minLength": 1, "maxLength": MAX_TOKEN, "pattern": "^[!-.0-~]+$",
         }),
@@ -175,7 +178,7 @@ fn request_body(content: Content, generator: &mut SchemaGenerator) -> Option<Val
     match content {
         Content::Nothing => None,
         Content::Json(make) => of("application/json", make(generator)),
-        // The item's schema is kept among the components; the stream itself is text.
+        // The item's schema is put among the components; the stream itself is text.
         Content::Events(make) => {
             let item = make(generator);
             Some(json!({ "text/event-stream": {
@@ -220,7 +223,7 @@ fn responses(route: &Route, generator: &mut SchemaGenerator) -> Value {
     Value::Object(all)
 }
 
-/// The library beneath the server reads no longer address, and says so itself, before any route.
+/// The HTTP library rejects a longer address itself, before any route.
 fn address_too_long(route: &Route) -> Option<Value> {
     let grows = route.path_parameters().next().is_some() || route.parameters().next().is_some();
     grows.then(|| json!({ "description": "The address has more than 65,534 bytes. No body." }))

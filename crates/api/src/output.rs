@@ -1,18 +1,18 @@
-//! What tasks wrote, piece by piece. A piece says where the next one begins, so following is asking
-//! again and again, and a reader that was cut off goes on where it was. Masters ask agents this way
-//! and pass it on; the same pieces travel in the public API.
+//! Output of tasks, chunk by chunk. A chunk says where the next one begins, so following is
+//! repeated requests, and a reader that was disconnected continues where it was. Masters request
+//! chunks from agents and pass them on; the public API uses the same chunks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `/v1/output/USER/JOB/INDEX` of an agent.
 pub const OUTPUT_PATH: &str = "/v1/output";
-/// Attribute of a machine under which its agent says where it can be dialled.
+/// Attribute of a machine with the address of its agent.
 pub const AGENT_ADDRESS_ATTRIBUTE: &str = "agent-address";
-/// The place before everything that is kept of a stream.
+/// The position before the oldest retained output of a stream.
 pub const STREAM_START: &str = "0-0";
 
-/// Which of a program's two streams.
+/// Standard output or standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -31,7 +31,7 @@ impl Stream {
     }
 }
 
-/// The query of a request.
+/// The query of an output request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutputQuery {
@@ -40,7 +40,7 @@ pub struct OutputQuery {
     pub task: Option<u32>,
     /// Left out: the newest this machine has.
     pub attempt: Option<u32>,
-    /// The `next` of the piece before. Left out: near the end.
+    /// The `next` of the previous chunk. Left out: near the end.
     pub from: Option<String>,
     /// How many lines before the end to begin. Left out: see `tail`.
     pub lines: Option<u32>,
@@ -51,7 +51,7 @@ pub struct OutputQuery {
 }
 
 impl OutputQuery {
-    /// As it travels.
+    /// The query's pairs.
     #[must_use]
     pub fn pairs(&self) -> [(&'static str, Option<String>); 7] {
         [
@@ -69,10 +69,10 @@ impl OutputQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputPiece {
     pub attempt: u32,
-    /// Bytes that are no UTF-8 are replaced.
+    /// Bytes that are not UTF-8 are replaced.
     pub text: String,
-    /// Where the next piece begins.
+    /// Where the next chunk begins.
     pub next: String,
-    /// Nothing more will come of this attempt.
+    /// This attempt will produce no more output.
     pub ended: bool,
 }

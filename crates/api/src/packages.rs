@@ -1,16 +1,16 @@
-//! Packages that jobs name and a place does not have: what is the same of it at both ends of the
-//! line. Which place is meant is for whoever asks: a client knows what the masters store, a master
-//! also what its machines have.
+//! Packages that jobs name and that are missing somewhere: the logic shared by client and master.
+//! The caller decides what is present: a client knows what the masters store, a master also what
+//! its machines have.
 
 use cellwright_cell::name::Token;
 use cellwright_cell::spec::{JobSpec, PackageRef};
 use std::collections::BTreeMap;
 
-/// Digits of a digest in a sentence.
+/// Digits of a digest in messages.
 const SHORT_DIGEST_LEN: usize = 12;
 
-/// Packages that the jobs name and the place does not have, each content once. It is the digest
-/// that counts: what a job calls a package is its own affair.
+/// Packages that the jobs name and that are not present, each content once. The digest decides, not
+/// the name that a job gives the package.
 pub fn missing_packages<'a>(
     jobs: impl IntoIterator<Item = &'a JobSpec>,
     has: impl Fn(&Token) -> bool,
@@ -20,14 +20,14 @@ pub fn missing_packages<'a>(
     lacking.map(|package| (&package.digest, package)).collect()
 }
 
-/// The package as a sentence names it.
+/// The package as messages name it.
 #[must_use]
 pub fn describe(package: &PackageRef) -> String {
     let short: String = package.digest.as_str().chars().take(SHORT_DIGEST_LEN).collect();
     format!("package {} ({short})", package.name)
 }
 
-/// What to type to bring it.
+/// The command that uploads it.
 #[must_use]
 pub fn push_command(package: &PackageRef) -> String {
     format!("cell package push FILE --name {}", package.name)

@@ -1,6 +1,6 @@
-//! Every public route, once. The server builds its router from this table and the OpenAPI document
-//! is made from it, so the two cannot differ: an operation without a handler does not compile, and
-//! a parameter that is not listed here is refused by name.
+//! The table of all public routes. The server builds its router from this table and the OpenAPI
+//! document is generated from it, so the two cannot differ: an operation without a handler does not
+//! compile, and a request with a parameter that is not listed here is rejected.
 //!
 //! Rejected: macros on handlers. They document what a handler looks like, not what is checked
 //! before it runs, and the client would have to depend on the server to read them.
@@ -35,7 +35,7 @@ impl Method {
     }
 }
 
-/// Everything the API can be asked. The server matches on this without a default arm.
+/// All operations of the API. The server matches on this without a default arm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     ListJobs,
@@ -119,7 +119,7 @@ pub enum Operation {
     Shapes,
 }
 
-/// What the value of a parameter must look like; checked before a handler runs.
+/// The syntax of a parameter's value; checked before a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterType {
     Name,
@@ -144,7 +144,7 @@ pub struct Parameter {
     pub value_type: ParameterType,
 }
 
-/// Makes the schema of a type; its definition goes to the generator.
+/// Generates the schema of a type; its definition goes to the generator.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 #[must_use]
@@ -152,7 +152,7 @@ pub fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// What travels in a body.
+/// The content of a body.
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
     Nothing,
@@ -165,12 +165,13 @@ pub enum Content {
     AnyJson,
 }
 
-/// Who gets in at all. What a change needs beyond that is decided where it takes effect.
+/// Who may call a route at all. What a change requires beyond that is decided where it takes
+/// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody who reaches the listener.
+    /// Anyone who reaches the listener.
     Open,
-    /// Anybody the listener knows.
+    /// Any authenticated caller.
     Authenticated,
     /// Users with the capability, and the cell itself.
     HasCapability(Capability),
@@ -195,27 +196,27 @@ pub enum RouteKind {
 pub struct Route {
     pub operation: Operation,
     pub method: Method,
-    /// With `{parameter}`s.
+    /// The path, with `{parameter}`s.
     pub path: &'static str,
-    /// Group in the document.
+    /// Tag in the OpenAPI document.
     pub tag: &'static str,
     pub summary: &'static str,
     pub query: &'static [Parameter],
-    /// Whether `If-Match` (or `?expect=`) compares versions.
+    /// Whether `If-Match` (or `?expect=`) is checked against the object's version.
     pub versioned: bool,
     pub kind: RouteKind,
     pub access: Access,
     pub request: Content,
     pub response: Content,
     pub status: u16,
-    /// Capability a user needs for the change itself, for readers of the document.
+    /// Capability a user needs for the change itself, stated in the document.
     pub capability: Option<Capability>,
-    /// Errors of its own, beside those any route of its kind can give.
+    /// Error codes of its own, beside those any route of its kind can return.
     pub errors: &'static [Code],
 }
 
 impl Route {
-    /// `listJobs`.
+    /// The operation id, such as `listJobs`.
     #[must_use]
     pub fn id(&self) -> String {
         let name = format!("{:?}", self.operation);
@@ -229,7 +230,7 @@ impl Route {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
 
-    /// Parameters of the query, the common ones of its kind included.
+    /// Parameters of the query, including the common ones of its kind.
     pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
         let read: &'static [Parameter] = match self.kind {
             RouteKind::Read => &[CONSISTENT],
@@ -239,7 +240,7 @@ impl Route {
         self.query.iter().chain(read).chain(expect)
     }
 
-    /// Every code it can answer with.
+    /// Every error code it can return.
     #[must_use]
     pub fn codes(&self) -> Vec<Code> {
         let mut codes = self.errors.to_vec();
@@ -284,7 +285,7 @@ impl Route {
     }
 }
 
-/// What a path parameter must look like, by its name: one name means one thing everywhere.
+/// The syntax of a path parameter, by its name: one name means one thing everywhere.
 #[must_use]
 pub fn path_parameter(name: &str) -> Option<Parameter> {
     PATH_PARAMETERS.iter().find(|parameter| parameter.name == name).copied()
@@ -335,7 +336,7 @@ pub const EXPECT: Parameter = Parameter {
     value_type: ParameterType::Integer { min: 0, max: u32::MAX as u64 },
 };
 
-/// Request headers with a meaning of their own.
+/// Request headers that the API defines.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub const LAST_EVENT_ID: &str = "last-event-id";
 /// Reply headers: the log index of the answer, and whether it is `stale` or `consistent`.
@@ -343,7 +344,7 @@ pub const CELL_INDEX: &str = "cell-index";
 pub const CELL_READ: &str = "cell-read";
 /// Longest idempotency key.
 pub const MAX_IDEMPOTENCY_KEY: usize = 128;
-/// Items of a page when the client does not say, and at most.
+/// Default and largest number of items in a page.
 pub const PAGE_DEFAULT: usize = 100;
 pub const PAGE_MAX: usize = 1000;
 

@@ -1,13 +1,13 @@
-//! The Python client's operations are made from the OpenAPI document, and so from the table the
-//! server's router is made from: what is committed must be what the table says today.
-//! `UPDATE_PYTHON=1` writes it anew.
+//! The Python client's operations are generated from the OpenAPI document, and so from the same
+//! table as the server's router: the committed file must match the table. `UPDATE_PYTHON=1`
+//! regenerates it.
 
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Need a connection that is no HTTP after its first answer: for the command line, and the console.
+/// Operations that upgrade their connection: for the command line, and the console.
 const EXCLUDED_OPERATIONS: [&str; 2] = ["execTask", "execTaskInPage"];
 
 const MODULE_HEADER: &str = "\
@@ -59,7 +59,7 @@ fn the_python_client_asks_what_the_server_answers() {
     );
 }
 
-/// One operation as the client needs to know it.
+/// One operation as the client calls it.
 struct ClientMethod<'a> {
     name: &'a str,
     summary: &'a str,
@@ -81,7 +81,7 @@ impl ClientMethod<'_> {
             here.map(|parameter| text(&parameter["name"])).collect()
         };
         let (mut queries, headers) = (of("query"), of("header"));
-        // `?expect=` and `If-Match` say the same.
+        // `?expect=` and `If-Match` have the same meaning.
         queries.retain(|name| *name != "expect");
         let answer = &operation["responses"]["200"]["content"];
         let body = operation["requestBody"]["content"].as_object().map(|content| {
@@ -119,7 +119,7 @@ impl ClientMethod<'_> {
         text
     }
 
-    /// What the method takes.
+    /// The method's parameters.
     fn parameters(&self) -> String {
         let mut parameters: Vec<String> = vec!["self".into()];
         parameters.extend(self.names.iter().map(|name| format!("{name}: str | int")));
@@ -171,7 +171,7 @@ fn snake_case(name: &str) -> String {
     text
 }
 
-/// A parameter's name as Python allows it.
+/// A parameter's name as a Python identifier.
 fn identifier(name: &str) -> String {
     match name {
         "from" => "from_".to_owned(),

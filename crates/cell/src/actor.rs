@@ -1,10 +1,10 @@
-//! Who acts. Every request in the log says it, `apply` decides by it what is allowed
-//! (`apply/authorize.rs`), and events and the audit log show it.
+//! Actors: who sends a request. Every request in the log has one, `apply` authorizes by it
+//! (`apply/authorize.rs`), and events and the audit log contain it.
 //!
-//! The cell's own parts are told apart: an agent, a scheduler or a controller that goes wrong, or
-//! is in the wrong hands, can do what that one part may and nothing else. Rejected: one actor for
-//! all of them that may do everything. Then each check of what a part may do stood at another
-//! listener, and whatever came past one of them had the whole cell.
+//! The cell's own parts are separate actors: an agent, a scheduler or a controller that misbehaves,
+//! or is compromised, can do what that one part may and nothing else. Rejected: one actor for all
+//! of them that may do everything. Then each check of what a part may do would be at another
+//! listener, and whatever got past one of them would have the whole cell.
 
 use crate::command::{Command, EvictCause};
 use crate::id::{MachineId, TaskId};
@@ -17,15 +17,15 @@ use std::fmt;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
-    /// Whoever holds the cell itself and is no row of it: the account that runs `cell dev`, and
-    /// whoever makes a cell and names its first users. May do what some user may, for any of them.
+    /// Whoever holds the cell itself and is no user: the account that runs `cell dev`, and the one
+    /// that creates a cell and its first users. May do what some user may, for any user.
     Operator,
     User(Name),
     /// The agent of this machine.
     Agent(Name),
     Scheduler(Name),
     Controller(ControllerName),
-    /// A master, for what masters say themselves.
+    /// A master, for requests that masters make themselves.
     Replica(Name),
     /// A running attempt of a task that calls the API as itself.
     Task {
@@ -34,7 +34,7 @@ pub enum Actor {
     },
 }
 
-/// What the cell does by itself, each under a name of its own.
+/// The cell's controllers, each under its own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -46,11 +46,11 @@ pub enum ControllerName {
     Update,
     Expire,
     Purge,
-    /// Says that machines are down.
+    /// Declares machines down.
     Liveness,
-    /// Estimates reservations, beside the links to the agents.
+    /// Estimates reservations, next to the links to the agents.
     Reclaim,
-    /// Moves what is better off elsewhere. The command knows that cause; no build runs this yet.
+    /// Moves tasks to better places. The command has that cause; no build runs this controller yet.
     Rebalance,
 }
 
@@ -84,7 +84,7 @@ impl ControllerName {
         }
     }
 
-    /// Whose work it is to move a task away for this cause.
+    /// The controller that evicts for this cause.
     #[must_use]
     pub const fn of_cause(cause: EvictCause) -> ControllerName {
         match cause {
@@ -102,7 +102,7 @@ impl fmt::Display for ControllerName {
     }
 }
 
-/// As people and programs read it: `user:ann`, `agent:n1`, `controller:drain`.
+/// The text form for people and programs: `user:ann`, `agent:n1`, `controller:drain`.
 impl fmt::Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,7 +118,7 @@ impl fmt::Display for Actor {
 }
 
 impl Actor {
-    /// The user who acts, if it is one.
+    /// The acting user, if the actor is one.
     #[must_use]
     pub fn user(&self) -> Option<&Name> {
         match self {
@@ -127,8 +127,8 @@ impl Actor {
         }
     }
 
-    /// Who sends such a command in a live cell: the operator where users do. For rehearsals,
-    /// experiments, benchmarks and tests, which play all parts of a cell.
+    /// The usual sender of such a command in a live cell; the operator for commands of users. For
+    /// dry runs, experiments, benchmarks and tests, which act for all parts of a cell.
     #[must_use]
     pub fn default_sender(command: &Command, state: &State) -> Actor {
         use Command as C;
@@ -183,7 +183,8 @@ impl Actor {
         }
     }
 
-    /// The agent of the machine; of one that has no row, an agent that speaks for nothing.
+    /// The agent of the machine; for a machine without a row, an agent that is authorized for
+    /// nothing.
     #[must_use]
     pub fn agent_of(machine: MachineId, state: &State) -> Actor {
         let row = state.machines().get(machine);
@@ -193,7 +194,7 @@ impl Actor {
         )
     }
 
-    /// A part of this name, which is a constant and a name.
+    /// An actor with a constant name.
     fn named(text: &str, part: fn(Name) -> Actor) -> Actor {
         Name::new(text).map_or(Actor::Operator, part)
     }

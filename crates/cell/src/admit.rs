@@ -1,12 +1,12 @@
-//! What a job or machine must look like to be let in (B2-B10): every field has a range, and what
-//! lies outside is refused with the field, the value and the range. Nothing is clamped.
+//! Admission checks of jobs and machines (B2-B10): every field has a range, and a value outside it
+//! is rejected with the field, the value and the range. Nothing is clamped.
 //!
-//! A rule takes the spec and a [`Review`], which collects everything that is wrong in one pass for
-//! those who write specs; `apply` asks for the first.
+//! A rule takes the spec and a [`Review`], which collects all errors in one pass for the authors of
+//! specs; `apply` needs only the first.
 //!
-//! These rules need the spec alone, so a client can check before it sends, and the loader can
-//! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
-//! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
+//! These rules need the spec alone, so a client can check before it sends, and the loader can check
+//! what it reads. Whether the cell has the owner, the quota or the alloc set is decided by `apply`.
+//! The ranges also keep the arithmetic exact: within them no sum the cell keeps can overflow.
 
 mod machine;
 mod package_digests;
@@ -29,12 +29,12 @@ use crate::field::{FieldPath, FieldSet};
 use crate::label::Labels;
 use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
-use crate::reason::Rejection;
+use crate::reason::{Allowed, Given, Listed, Quality, Rejection};
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
 use crate::retry::Retries;
 use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, TaskOverride};
 use crate::time::Span;
-use review::field_error;
+use review::{bad, wrong};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that all tasks of a job may ask for together, and that one quota may grant, in one
@@ -45,11 +45,11 @@ pub const MAX_TOTAL: u64 = 1 << 60;
 pub const MAX_TASK_TEXT: usize = 1 << 16;
 /// Bytes of command and environment of a whole spec, overrides included.
 pub const MAX_SPEC_TEXT: usize = 1 << 23;
-/// Words of a command, variables of an environment.
+/// Words of a command, or variables of an environment.
 pub const MAX_COMMAND_WORDS: usize = 1024;
-/// A task is asked no more often: whoever asks uses the machine's time, not the task's.
+/// A task is probed no more often: probes use the machine's time, not the task's.
 pub const MIN_PROBE_INTERVAL: u64 = 100;
-/// Bytes that one log file has at least.
+/// Smallest size of one log file, in bytes.
 pub const MIN_LOG_FILE: u64 = 4096;
 /// Log files of one stream.
 pub const MAX_LOG_FILES: u32 = 100;
@@ -62,18 +62,18 @@ pub const MAX_LABEL_VALUE: usize = 256;
 /// Longest notice, back-off, lease or retention.
 pub const MAX_SPAN: Span = Span::seconds(366 * 24 * 3600);
 
-/// Bytes of memory below which what is to become the program does not live to become it.
+/// Bytes of memory below which a process is killed before it becomes the program.
 pub const MIN_RAM: u64 = 2 << 20;
-/// The same in a container, where the runtime has to fit in while it makes it.
+/// The same in a container, where the runtime needs memory too while it creates the container.
 pub const MIN_CONTAINER_RAM: u64 = 16 << 20;
 
 pub(crate) type AdmissionResult = Result<(), Rejection>;
 
-/// What a job must keep; what it breaks it tells the review.
+/// A rule for job specs; it adds its errors to the review.
 pub type Rule = fn(&JobSpec, &mut Review);
 
-/// Every rule for a job that is asked for anew, as the API takes it. Those who write jobs are also
-/// told of [`has_memory_to_start`].
+/// Every rule for a new job, as the API applies them. Authors of jobs are also told about
+/// [`has_memory_to_start`].
 pub const RULES: [Rule; 6] = [
     well_formed,
     may_limit_notice,
@@ -83,8 +83,8 @@ pub const RULES: [Rule; 6] = [
     has_command,
 ];
 
-/// Everything that the rules reject, in their order. Of the fields in `unknown`, and of what is
-/// computed from them, nothing is said.
+/// All errors that the rules find, in the order of the rules. Fields in `unknown`, and values
+/// computed from them, cause no errors.
 #[must_use]
 pub fn review_job(spec: &JobSpec, rules: &[Rule], unknown: FieldSet) -> Vec<FieldError> {
     let mut review = Review::new(unknown);
@@ -116,26 +116,27 @@ pub fn check_bounded(field: &str, amount: Resources, most: u64) -> AdmissionResu
     Review::first_error(|review| review.resources_within(&field.into(), amount, most))
 }
 
-/// Ranges that many fields share. Paths that take making are made when something is wrong.
+/// Checks of ranges that many fields share. Paths that have to be built are built only for an
+/// error.
 impl Review {
     fn at_most(&mut self, path: impl Into<FieldPath>, value: u64, most: u64) {
-        self.ensure(value <= most, || field_error(path, value, format!("at most {most}")));
+        self.ensure(value <= most, || bad(path, value, Allowed::AtMost(most)));
     }
 
-    /// Bytes of something, in words of their own.
+    /// Checks a length in bytes; the error names the quality.
     fn bytes_at_most(
         &mut self,
         path: impl FnOnce() -> FieldPath,
-        what: &str,
+        quality: Quality,
         bytes: usize,
         most: usize,
     ) {
         self.ensure(bytes <= most, || {
-            field_error(path(), bytes, format!("at most {most}")).with_quality(what)
+            bad(path(), bytes, Allowed::AtMost(most as u64)).with_quality(quality)
         });
     }
 
-    /// Whether the list is short enough for its items to be looked at.
+    /// Whether the list is short enough for its items to be checked.
     fn has_allowed_length(
         &mut self,
         path: impl Into<FieldPath>,
@@ -143,21 +144,21 @@ impl Review {
         most: usize,
     ) -> bool {
         self.ensure(length <= most, || {
-            field_error(path, format!("{length} entries"), format!("at most {most}"))
+            wrong(path, Given::entries(length), Allowed::AtMost(most as u64))
         });
         length <= most
     }
 
     fn allowed_span(&mut self, path: impl Into<FieldPath>, value: Span) {
         self.ensure(value <= MAX_SPAN, || {
-            field_error(path, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
+            wrong(path, Given::Length(value), Allowed::LengthAtMost(MAX_SPAN))
         });
     }
 
-    /// A time that is there, and not nothing.
+    /// A time that is given and is not zero.
     fn positive_span(&mut self, path: &str, value: Option<Span>) {
         if let Some(value) = value {
-            self.ensure(value.0 > 0, || field_error(path, 0, "1 ms or more"));
+            self.ensure(value.0 > 0, || bad(path, 0, Allowed::LengthAtLeast(Span(1))));
             self.allowed_span(path, value);
         }
     }
@@ -168,7 +169,7 @@ impl Review {
             self.ensure(requested <= most, || {
                 let inner = path.field(field_of(dimension));
                 let name = format!("{}.{dimension}", path.dotted());
-                field_error(inner, requested, format!("at most {most}")).with_name(name)
+                bad(inner, requested, Allowed::AtMost(most)).with_name(name)
             });
         }
     }
@@ -177,7 +178,7 @@ impl Review {
         if self.has_allowed_length("labels", labels.len(), MAX_LIST) {
             for (key, value) in labels {
                 let path = || FieldPath::from("labels").field(key.as_str());
-                self.bytes_at_most(path, "bytes", value.len(), MAX_LABEL_VALUE);
+                self.bytes_at_most(path, Quality::Bytes, value.len(), MAX_LABEL_VALUE);
             }
         }
     }
@@ -191,22 +192,19 @@ impl Review {
         let pair = list.windows(2).position(|pair| pair[0].name >= pair[1].name);
         if let Some(first) = pair {
             let name = &list[first + 1].name;
-            self.reject(
-                field_error(at(first + 1), name, "names in order, each once").with_name(path),
-            );
+            self.reject(bad(at(first + 1), name, Allowed::NamesInOrder).with_name(path));
         }
         for (position, amount) in list.iter().enumerate() {
             let fits = capacity && amount.amount == UNBOUNDED || amount.amount <= MAX_QUANTITY;
             self.ensure(fits, || {
-                let allowed = format!("at most {MAX_QUANTITY}");
-                field_error(at(position).field("amount"), amount.amount, allowed)
+                bad(at(position).field("amount"), amount.amount, Allowed::AtMost(MAX_QUANTITY))
                     .with_name(format!("{path}.{}", amount.name))
             });
         }
     }
 }
 
-/// Of the type [`Resources`].
+/// The name of the dimension's field in [`Resources`].
 fn field_of(dimension: Dimension) -> &'static str {
     match dimension {
         Dimension::Cpu => "cpu",
@@ -216,11 +214,11 @@ fn field_of(dimension: Dimension) -> &'static str {
     }
 }
 
-/// Every field within its range, and those that go together. The bounds of all jobs there are: logs
-/// and rows are checked by it too.
+/// Every field is within its range, and fields that depend on each other agree. These bounds apply
+/// to all jobs there are: logs and rows are checked by this rule too.
 pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     review.ensure((1..=MAX_TASKS).contains(&spec.count), || {
-        field_error("count", spec.count, format!("1 to {MAX_TASKS}"))
+        bad("count", spec.count, Allowed::range(1u64, MAX_TASKS))
     });
     review.at_most("priority", u64::from(spec.priority.0), u64::from(MAX_PRIORITY));
     review.labels(&spec.labels);
@@ -235,10 +233,10 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     if let Some(most) = spec.preemption_notice_max {
         review.allowed_span("preemption_notice_max", most);
     }
-    // None at all is what `max_down` of 0 says, and has no next time to wait for.
+    // A limit of 0 is expressed by `max_down` of 0, and has no next time to wait for.
     if let Some(limit) = spec.disruptions {
         review.ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
-            field_error("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
+            bad("disruptions.most", limit.most, Allowed::range(1u64, MAX_DISRUPTIONS))
         });
         review.positive_span("disruptions.within", Some(limit.within));
     }
@@ -251,43 +249,36 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     total_limits(spec, review);
 }
 
-/// A rule for what is asked anew, apart from [`well_formed`]: jobs from before it stay what they
-/// are, and their bound counts for nothing. Below production a job may not shorten the notice of
-/// others.
+/// A rule for new jobs only, unlike [`well_formed`]: older jobs keep their bound, which has no
+/// effect. A job below production may not shorten the notice of others.
 pub fn may_limit_notice(spec: &JobSpec, review: &mut Review) {
     let most = spec.preemption_notice_max.filter(|_| !spec.priority.is_prod());
     if let Some(most) = most.filter(|_| review.are_known(["priority"])) {
-        let allowed = "none below the production band (priority 200 or more)";
-        review.reject(field_error("preemption_notice_max", most.0, allowed));
+        review.reject(bad("preemption_notice_max", most.0, Allowed::NoneBelowProduction));
     }
 }
 
-/// A rule for what is asked anew, apart from [`well_formed`]: a kind is any token to logs and rows
-/// from before it. Nobody asks for the gaps that devices left.
+/// A rule for new jobs only, unlike [`well_formed`]: in older logs and rows a kind may be any
+/// token. The positions of removed devices cannot be requested.
 pub fn requests_no_removed_devices(spec: &JobSpec, review: &mut Review) {
     for (position, request) in spec.task.devices.iter().enumerate() {
         review.ensure(request.kind.as_str() != REMOVED_DEVICE, || {
-            let allowed = "any other kind; this one is of devices that are not there any more";
             let path = FieldPath::from("task.devices").index(position).field("kind");
-            field_error(path, REMOVED_DEVICE, allowed).with_name("task.devices.kind")
+            bad(path, REMOVED_DEVICE, Allowed::AnotherDeviceKind).with_name("task.devices.kind")
         });
     }
 }
 
-/// A rule for those who write jobs, not for the log: the cell itself takes what no machine can
-/// start, as it takes a program that does not exist. A task needs the memory to begin with.
+/// A rule for authors of jobs, not for the log: the cell itself accepts a job that no machine can
+/// start, as it accepts a program that does not exist. A task needs this memory to start.
 pub fn has_memory_to_start(spec: &JobSpec, review: &mut Review) {
-    // An alloc starts nothing, and a task that may use more than it asks for begins with that.
+    // An alloc starts nothing, and a task that may exceed its memory limit starts with that.
     let needs_no_minimum = spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram;
     if needs_no_minimum || !review.are_known(["kind", "task.isolation.slack_ram"]) {
         return;
     }
     let mut enough = |path: &dyn Fn() -> FieldPath, ram: u64| {
-        review.ensure(ram >= MIN_RAM, || {
-            let least = |bytes: u64| format!("{bytes} ({} MiB) or more", bytes >> 20);
-            let (plain, contained) = (least(MIN_RAM), least(MIN_CONTAINER_RAM));
-            field_error(path(), ram, format!("{plain}, and in a container {contained}"))
-        });
+        review.ensure(ram >= MIN_RAM, || bad(path(), ram, Allowed::RamToBegin));
     };
     enough(&|| "task.limits.ram".into(), spec.task.limits.ram);
     for (index, own) in &spec.overrides {
@@ -309,7 +300,7 @@ fn dependencies(spec: &JobSpec, review: &mut Review) {
     for (position, after) in spec.after.iter().enumerate() {
         review.ensure(seen.insert(&after.job), || {
             let path = FieldPath::from("after").index(position).field("job");
-            field_error(path, &after.job, "each job once").with_name("after.job")
+            bad(path, &after.job, Allowed::EachOnce(Listed::Job)).with_name("after.job")
         });
     }
 }
@@ -325,8 +316,9 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
     for (index, change) in &spec.overrides {
         let path = override_path(*index);
         review.ensure(*index < spec.count || !counted, || {
-            field_error(path.clone(), index, format!("0 to {}", spec.count.saturating_sub(1)))
-                .with_name("overrides (task index)")
+            bad(path.clone(), index, Allowed::range(0u64, spec.count.saturating_sub(1)))
+                .with_name("overrides")
+                .with_quality(Quality::TaskIndex)
         });
         review.resources_within(
             &path.field("limits"),
@@ -341,7 +333,7 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
         task::command_and_env(&path, words, env, review);
         text += text_bytes(words, env);
     }
-    review.bytes_at_most(|| "overrides".into(), task::COMMAND_AND_ENV_BYTES, text, MAX_SPEC_TEXT);
+    review.bytes_at_most(|| "overrides".into(), Quality::ProgramBytes, text, MAX_SPEC_TEXT);
 }
 
 fn constraints(list: &[Constraint], review: &mut Review) {
@@ -351,7 +343,7 @@ fn constraints(list: &[Constraint], review: &mut Review) {
     for (position, constraint) in list.iter().enumerate() {
         let path = FieldPath::from("constraints").index(position);
         let mut bytes = |text: &str| {
-            review.bytes_at_most(|| path.clone(), "bytes", text.len(), MAX_PATTERN);
+            review.bytes_at_most(|| path.clone(), Quality::Bytes, text.len(), MAX_PATTERN);
         };
         let mut operand = |value: &AttributeValue| match value {
             AttributeValue::Text(text) => bytes(text),
@@ -369,7 +361,7 @@ fn constraints(list: &[Constraint], review: &mut Review) {
             _ => {}
         }
         if let Err(why) = constraint.check() {
-            review.reject(field_error(path, constraint, why));
+            review.reject(bad(path, constraint, Allowed::Constraint(why)));
         }
     }
 }
@@ -380,10 +372,11 @@ fn spread(spec: &JobSpec, review: &mut Review) {
         let path = FieldPath::from("spread").index(position);
         review.ensure(domains.insert(spread.domain), || {
             let domain = format!("{:?}", spread.domain);
-            field_error(path.field("domain"), domain, "each domain once").with_name("spread.domain")
+            bad(path.field("domain"), domain, Allowed::EachOnce(Listed::Domain))
+                .with_name("spread.domain")
         });
         review.ensure(spread.limit > 0, || {
-            field_error(path.field("limit"), spread.limit, "1 or more").with_name("spread.limit")
+            bad(path.field("limit"), spread.limit, Allowed::AtLeast(1)).with_name("spread.limit")
         });
     }
 }
@@ -393,29 +386,24 @@ fn restart(spec: &JobSpec, review: &mut Review) {
     if review.has_allowed_length("restart.retry.exit", exits.len(), MAX_LIST) {
         for code in exits.keys().filter(|code| !(1..=255).contains(*code)) {
             let path = FieldPath::from("restart.retry.exit").field(&code.to_string());
-            let rejection = field_error(path, code, "1 to 255; 0 is success");
-            review.reject(rejection.with_name("restart.retry.exit (code)"));
+            let rejection = bad(path, code, Allowed::FailureCode);
+            review.reject(rejection.with_name("restart.retry.exit").with_quality(Quality::Code));
         }
     }
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
     review.allowed_span("restart.backoff_max", most);
     review.ensure(first <= most || !review.are_known(["restart.backoff_max"]), || {
-        let allowed = format!("at most backoff_max, {} ms", most.0);
-        field_error("restart.backoff", format!("{} ms", first.0), allowed)
+        wrong("restart.backoff", Given::Length(first), Allowed::AtMostBackoffMax(most))
     });
 }
 
-/// What outlives a task must have been its own.
+/// Disk that outlives a task must be within the task's own.
 fn retained(spec: &JobSpec, review: &mut Review) {
     let Some(retain) = &spec.retain_disk else { return };
     if let Some(saver) = retain.saver.as_ref().filter(|_| review.are_known(["kind", "name"])) {
         let field = "retain_disk.saver";
-        review.ensure(spec.kind == JobKind::AllocSet, || {
-            field_error(field, saver, "none: only what an alloc left has a saver")
-        });
-        review.ensure(*saver != spec.name, || {
-            field_error(field, saver, "a job that runs inside this alloc set")
-        });
+        review.ensure(spec.kind == JobKind::AllocSet, || bad(field, saver, Allowed::NoSaver));
+        review.ensure(*saver != spec.name, || bad(field, saver, Allowed::SaverInsideSet));
     }
     review.allowed_span("retain_disk.keep", retain.keep);
     if review.are_known(["overrides", "task.limits.disk"]) {
@@ -427,20 +415,19 @@ fn retained(spec: &JobSpec, review: &mut Review) {
 
 /// An alloc holds resources and runs nothing.
 fn alloc_set(spec: &JobSpec, review: &mut Review) {
-    let nothing = "none: an alloc runs no program";
     let task = &spec.task;
     if let Some(outer) = &spec.alloc_set {
-        review.reject(field_error("alloc_set", outer, "none: alloc sets do not nest"));
+        review.reject(bad("alloc_set", outer, Allowed::NoNesting));
     }
     review.ensure(spec.restart.retry == Retries::default(), || {
-        field_error("restart.retry", "given", nothing)
+        wrong("restart.retry", Given::Something, Allowed::NoProgram)
     });
     let ports = task.static_ports.len() + usize::from(task.ports);
-    review.ensure(ports == 0, || {
-        field_error("task.ports", ports, "none: the tasks inside get ports from the machine")
+    review.ensure(ports == 0, || bad("task.ports", ports, Allowed::NoPortsOfAlloc));
+    review.ensure(task.health.is_none(), || {
+        wrong("task.health", Given::Something, Allowed::NoProgram)
     });
     let of_programs = [
-        ("task.health", task.health.is_none(), "a check".to_owned()),
         ("task.files", task.files.is_empty(), task.files.len().to_string()),
         ("task.secrets", task.secrets.is_empty(), task.secrets.len().to_string()),
         ("task.command", task.command.is_empty(), task.command.join(" ")),
@@ -448,19 +435,18 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
         ("task.packages", task.packages.is_empty(), task.packages.len().to_string()),
     ];
     for (field, is_absent, value) in of_programs {
-        review.ensure(is_absent, || field_error(field, value, nothing));
+        review.ensure(is_absent, || bad(field, value, Allowed::NoProgram));
     }
     let runs = |change: &TaskOverride| change.command.is_some() || change.env.is_some();
     for (index, _) in spec.overrides.iter().filter(|(_, change)| runs(change)) {
-        review.reject(field_error(override_path(*index), "command or env", nothing));
+        review.reject(wrong(override_path(*index), Given::Something, Allowed::NoProgram));
     }
 }
 
-/// The alloc has the devices, the licences, the place and the disk; its tasks share them.
+/// The alloc has the devices, the named resources, the place and the disk; its tasks share them.
 fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
     let mut none = |field: &str, value: u64, is_there: bool| {
-        let owned = "none inside an alloc set: ask for it in the alloc set";
-        review.ensure(!is_there, || field_error(field, value, owned));
+        review.ensure(!is_there, || bad(field, value, Allowed::NoneInsideSet));
     };
     let task = &spec.task;
     none("task.devices", task.devices.len() as u64, !task.devices.is_empty());
@@ -470,7 +456,7 @@ fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
     none("retain_disk", retained.map_or(0, |retain| retain.bytes), retained.is_some());
 }
 
-/// Exact sum of what all tasks ask for, refused beyond [`MAX_TOTAL`].
+/// Exact sum of the limits of all tasks, rejected beyond [`MAX_TOTAL`].
 fn total_limits(spec: &JobSpec, review: &mut Review) {
     if !review.are_known(["count", "overrides"]) {
         return;
@@ -484,8 +470,9 @@ fn total_limits(spec: &JobSpec, review: &mut Review) {
         let sum = overridden.fold(base, |sum, part| sum + part);
         review.ensure(sum <= u128::from(MAX_TOTAL), || {
             let path = FieldPath::from("task.limits").field(field_of(dimension));
-            field_error(path, sum, format!("at most {MAX_TOTAL}"))
-                .with_name(format!("total of all tasks' limits.{dimension}"))
+            bad(path, sum, Allowed::AtMost(MAX_TOTAL))
+                .with_name(format!("limits.{dimension}"))
+                .with_quality(Quality::Total)
         });
     }
 }
@@ -515,7 +502,8 @@ mod tests {
         match got {
             Ok(()) => assert_eq!(want, ("", "")),
             Err(Rejection::BadField { field, allowed, .. }) => {
-                assert_eq!(field, want.0);
+                assert_eq!(field.to_string(), want.0);
+                let allowed = allowed.to_string();
                 assert!(!want.1.is_empty() && allowed.contains(want.1), "{field}: {allowed}");
             }
             Err(other) => panic!("{other}"),
@@ -849,9 +837,9 @@ mod tests {
             "task.packages[1].digest",
         ];
         assert_eq!(rejected_paths(&spec, &[]), want);
-        // The first of them is the verdict of the cell.
+        // The first error is the cell's verdict.
         assert_result(check_job(&spec), ("count", "1 to 200000"));
-        // Nor is anything said of what is not known, or of what is computed from it.
+        // There are no errors about unknown fields, or about values computed from them.
         let unknown = ["count", "priority", "task.static_ports", "task.packages", "restart"];
         assert_eq!(rejected_paths(&spec, &unknown), Vec::<String>::new());
     }

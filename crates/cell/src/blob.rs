@@ -1,11 +1,11 @@
-//! Blobs: the contents of packages, by digest. The state knows which there are; the bytes are with
-//! the masters, on a quorum of them before the row is made. So a row is a promise that the bytes
-//! can be had, and a job may name a digest the cell has no row for: its machines fetch that from
-//! elsewhere.
+//! Blobs: the contents of packages, by digest. The state records which blobs there are; the masters
+//! hold the bytes, on a quorum of them before the row is created. So a row guarantees that the
+//! bytes can be fetched; a job may name a digest the cell has no row for, which its machines then
+//! fetch from elsewhere.
 
 use crate::command::Actor;
 use crate::name::Token;
-use crate::reason::Rejection;
+use crate::reason::{Allowed, Given, Rejection};
 use crate::resource::MAX_QUANTITY;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -20,33 +20,33 @@ pub struct Blob {
     pub digest: Token,
     pub bytes: u64,
     pub created: Time,
-    /// Who brought it, and may take it away again.
+    /// The actor that added it and may remove it.
     pub by: Actor,
 }
 
-/// Digits by which a blob is called where everybody reads.
+/// Digits by which a blob is named where everybody can read.
 const SHORT_DIGEST_DIGITS: usize = 12;
 
 impl Blob {
-    /// Enough of the digest to tell blobs apart, and not enough to fetch one: whoever knows a whole
-    /// digest may read the content.
+    /// Enough of the digest to tell blobs apart, and not enough to fetch one: a caller that knows a
+    /// whole digest may read the content.
     #[must_use]
     pub fn short_digest(&self) -> &str {
         self.digest.as_str().get(..SHORT_DIGEST_DIGITS).unwrap_or_default()
     }
 }
 
-/// What a package counts as at least: its row and its file cost something too.
+/// A package counts as at least this much: its row and its file have a cost too.
 pub const MIN_CHARGED_BYTES: u64 = 64 << 10;
 
-/// How many bytes of packages there may be. The masters' configuration says so, and whoever leads
-/// writes it into the command, so that all replicas decide by the same figures.
+/// Limits on the bytes of packages. They are set in the masters' configuration, and the leader
+/// writes them into the command, so that all replicas decide by the same figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BlobLimits {
-    /// Of one user.
+    /// For one user.
     pub per_user: u64,
-    /// Of all.
+    /// For all users together.
     pub in_all: u64,
 }
 
@@ -61,16 +61,16 @@ impl Default for BlobLimits {
     }
 }
 
-/// Bytes of packages that are in the cell, or on their way to it.
+/// Bytes of packages that are in the cell, or being uploaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredPackages {
-    /// Of whoever brings more.
+    /// Those of the user that adds more.
     pub own: u64,
     pub all: u64,
 }
 
 impl StoredPackages {
-    /// What these packages count as, for the sake of `by`.
+    /// Sums these packages, and those of `by` separately.
     pub fn of<'a>(blobs: impl Iterator<Item = &'a Blob>, by: &Actor) -> StoredPackages {
         blobs.fold(StoredPackages::default(), |sum, blob| {
             let counts = blob.bytes.max(MIN_CHARGED_BYTES);
@@ -80,13 +80,16 @@ impl StoredPackages {
     }
 
     /// # Errors
-    /// [`Rejection::PackageQuota`] when `by` may not bring so many bytes more. The cell's own parts
-    /// are bounded by what all may bring.
+    /// [`Rejection::PackageQuota`] when `by` may not add this many bytes. The cell's own parts have
+    /// only the bound for all together.
     pub fn check_quota(self, by: &Actor, bytes: u64, limits: BlobLimits) -> Result<(), Rejection> {
         let more = bytes.max(MIN_CHARGED_BYTES);
-        let over = |user, used: u64, limit| match used.saturating_add(more) > limit {
-            true => Err(Rejection::PackageQuota { user, used, more, limit }),
-            false => Ok(()),
+        let over = |user, used: u64, limit| {
+            if used.saturating_add(more) > limit {
+                Err(Rejection::PackageQuota { user, used, more, limit })
+            } else {
+                Ok(())
+            }
         };
         if let Actor::User(name) = by {
             over(Some(name.clone()), self.own, limits.per_user)?;
@@ -96,24 +99,15 @@ impl StoredPackages {
 }
 
 /// # Errors
-/// [`Rejection::BadField`] when this is no SHA-256 digest, or of no content a machine could hold.
+/// [`Rejection::BadField`] when this is no SHA-256 digest, or when the size is not allowed.
 pub fn check_digest_and_size(digest: &Token, bytes: u64) -> Result<(), Rejection> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if digest.as_str().len() != SHA256_DIGITS || !digest.as_str().bytes().all(hex) {
-        let allowed = format!("{SHA256_DIGITS} digits 0-9 and a-f: the content's SHA-256");
-        return Err(Rejection::BadField {
-            field: "digest".into(),
-            value: digest.to_string(),
-            allowed,
-        });
+        return Err(Rejection::bad_field("digest", Given::text(digest), Allowed::ContentDigest));
     }
     if bytes > MAX_QUANTITY {
-        let allowed = format!("at most {MAX_QUANTITY}");
-        return Err(Rejection::BadField {
-            field: "bytes".into(),
-            value: bytes.to_string(),
-            allowed,
-        });
+        let allowed = Allowed::AtMost(MAX_QUANTITY);
+        return Err(Rejection::bad_field("bytes", Given::text(bytes), allowed));
     }
     Ok(())
 }

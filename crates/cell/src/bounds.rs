@@ -1,12 +1,13 @@
-//! What one user may have of what all share: rows and bytes of the replicated state, which every
-//! replica holds in memory and writes into every checkpoint, what a task is charged at least, and
-//! how many tasks a machine may hold.
+//! Per-user limits on what all users share: rows and bytes of the replicated state, which every
+//! replica holds in memory and writes into every checkpoint; the least that a task is charged; and
+//! the number of tasks on a machine.
 //!
 //! Quota bounds what tasks use of machines; nothing in it bounds ten thousand dead jobs, a job of
 //! eight mebibytes of environment, or a task that asks for nothing. The figures are an operator's,
-//! and `apply` judges by them, so they are part of the state: the leading master says in the log
-//! what its configuration has. Rejected: judging at the door. Two replicas of two configurations
-//! would let in different things, and what a schedule submits comes by no door.
+//! and `apply` decides by them, so they are part of the state: the leading master writes those of
+//! its configuration into the log. Rejected: checking them at the API. Two replicas with different
+//! configurations would admit different requests, and jobs submitted by a schedule do not pass the
+//! API.
 
 use crate::name::Name;
 use crate::reason::Rejection;
@@ -14,7 +15,7 @@ use crate::resource::Resources;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Operator's limits that the log keeps. Those of a new state are as wide as they can be.
+/// The operator's limits as the log has them. A new state has no limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -23,28 +24,28 @@ pub struct Bounds {
     pub least_charge: Resources,
     /// Jobs on record of one user, ended ones included; the oldest of those make way.
     pub jobs: u64,
-    /// Tasks of all these jobs.
+    /// Tasks of all jobs on record of one user.
     pub tasks: u64,
-    /// Bytes of what one user's jobs and periodic jobs are written as.
+    /// Encoded bytes of the specs of one user's jobs and periodic jobs.
     pub spec_bytes: u64,
     pub crons: u64,
     /// Tokens of one kind and name.
     pub tokens: u64,
     /// Ephemeral resources of one user.
     pub resources: u64,
-    /// Packages that one user brought.
+    /// Packages that one user added.
     pub packages: u64,
-    /// Bytes of answers kept for one user's repeated requests.
+    /// Bytes of answers stored for one user's repeated requests.
     pub answer_bytes: u64,
-    /// Tasks of all users that one machine may hold, allocs and what is inside them included: an
+    /// Tasks of all users that one machine may hold, including allocs and the tasks inside them: an
     /// agent pays for each of them, whatever it asks for.
     pub machine_tasks: u64,
 }
 
-/// Places in which one task may hold room at once: where it runs, and the target of a move.
+/// Machines on which one task may hold room at once: where it runs, and the target of a move.
 pub const MAX_HOLDS: usize = 2;
 
-/// Bytes of answers kept for the cell's own parts, which are no user.
+/// Bytes of answers stored for the cell's own parts, which are no users.
 pub const SYSTEM_ANSWER_BYTES: u64 = 64 << 20;
 
 impl Default for Bounds {
@@ -64,7 +65,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a user can have too many of.
+/// The kinds of bounds: what a user can have too many of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -79,7 +80,7 @@ pub enum BoundKind {
 }
 
 impl BoundKind {
-    /// The setting of a master that bounds it.
+    /// The key of the master's configuration that sets the bound.
     #[must_use]
     pub fn config_key(self) -> &'static str {
         match self {
@@ -108,7 +109,7 @@ impl fmt::Display for BoundKind {
     }
 }
 
-/// How much more a request makes its owner hold.
+/// How much a request adds to what its owner holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
     pub jobs: u64,
@@ -118,8 +119,8 @@ pub struct Growth {
 
 impl Bounds {
     /// # Errors
-    /// [`Rejection::OverBound`] when `asked` more than the `held` are more than `most`. Who asks for
-    /// nothing more is not refused for what there is.
+    /// [`Rejection::OverBound`] when `asked` more than the `held` are more than `most`. A request
+    /// that adds nothing is not rejected for what is already held.
     pub(crate) fn check(
         user: &Name,
         what: BoundKind,
@@ -133,7 +134,7 @@ impl Bounds {
     }
 }
 
-/// Bytes that a value takes in a checkpoint.
+/// Encoded length of a value in a checkpoint.
 pub(crate) fn encoded_bytes<T: Serialize>(value: &T) -> u64 {
     postcard::experimental::serialized_size(value).map_or(u64::MAX, |bytes| bytes as u64)
 }

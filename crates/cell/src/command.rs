@@ -1,5 +1,6 @@
-//! Commands: everything that can change the state. One log entry carries many, each gets its own
-//! verdict. Time, ids of choice (ports, machines, devices) and random draws are already inside.
+//! Commands: everything that can change the state. One log entry carries many commands, and each
+//! gets its own verdict. Time, chosen ids (ports, machines, devices) and random draws are already
+//! inside.
 
 pub use crate::actor::{Actor, ControllerName};
 use crate::blob::BlobLimits;
@@ -34,15 +35,15 @@ pub struct Entry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Who acts, as a master has established.
+    /// The acting identity, as authenticated by a master.
     pub by: Actor,
-    /// Set by clients that may send the same request twice.
+    /// Set by clients that may send the same request twice (idempotency).
     pub id: Option<RequestId>,
     pub command: Command,
 }
 
 impl Request {
-    /// In the name of whoever sends such a command, see [`Actor::default_sender`].
+    /// A request in the name of the usual sender of such a command, see [`Actor::default_sender`].
     #[must_use]
     pub fn from_default_sender(command: Command, state: &State) -> Request {
         Request { by: Actor::default_sender(&command, state), id: None, command }
@@ -62,12 +63,12 @@ pub struct RequestId {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
-    /// Of a part of the state that stands by itself.
+    /// A command of a component.
     Component(components::Command),
     // Machines.
     AddMachine(MachineSpec),
-    /// `expect`, here and below: the version the client saw (of a machine its generation); `None`
-    /// changes whatever is there.
+    /// `expect`, here and below: the version the client saw (for a machine, its generation); `None`
+    /// applies the change to any version.
     UpdateMachine {
         spec: MachineSpec,
         expect: Option<u32>,
@@ -109,14 +110,15 @@ pub enum Command {
         capabilities: BTreeSet<Capability>,
         expect: Option<u32>,
     },
-    /// `None` takes the quota away.
+    /// `None` removes the quota.
     SetQuota {
         user: Name,
         band: Band,
         quota: Option<Quota>,
         expect: Option<u32>,
     },
-    // Jobs. `owner` is whose job it is; the actor must be the owner or an administrator.
+    // Jobs. `owner` is the user the job belongs to; the actor must be the owner or an
+    // administrator.
     SubmitJob {
         owner: Name,
         spec: JobSpec,
@@ -148,7 +150,7 @@ pub enum Command {
         job: JobKey,
         index: u32,
     },
-    /// Controllers: forget jobs that ended before `ended_before`.
+    /// Controllers: purge jobs that ended before `ended_before`.
     PurgeJobs {
         ended_before: Time,
     },
@@ -172,7 +174,7 @@ pub enum Command {
         task: TaskId,
         attempt: u32,
     },
-    /// Controllers: let everything whose time has passed expire (retained disk, leases, quota).
+    /// Controllers: expire everything whose time has passed (retained disk, leases, quota).
     Expire,
     // Reclamation: the estimator's logged reservations.
     SetReservations(Vec<ReservationChange>),
@@ -180,24 +182,24 @@ pub enum Command {
     RaiseLevel {
         level: u32,
     },
-    // Tokens. Whoever makes one chooses the id and keeps the secret.
+    // Tokens. The maker of a token chooses its id and keeps the secret.
     AddToken {
         id: Name,
         kind: TokenKind,
         secret_hash: SecretHash,
-        /// From the time of the entry on.
+        /// Counted from the time of the entry.
         valid_for: Span,
-        /// The token that the maker came in with, which this one does not outlive.
+        /// The token with which the maker authenticated; the new token does not outlive it.
         parent: Option<Name>,
     },
     RevokeToken {
         id: Name,
     },
-    /// Masters: somebody joins with this token. Works once.
+    /// Masters: a part joins with this token. Works once.
     UseJoinToken {
         id: Name,
         secret_hash: SecretHash,
-        /// Of a replica, which then waits for [`Command::ConfirmReplica`].
+        /// Set for a replica, which then waits for [`Command::ConfirmReplica`].
         newcomer: Option<ReplicaJoinRequest>,
     },
     // Blobs: the masters hold the bytes by the time this is sent.
@@ -209,61 +211,60 @@ pub enum Command {
     RemoveBlob {
         digest: Token,
     },
-    /// An agent describes a machine that has no row. Whoever was sent away gets none.
+    /// An agent registers a machine that has no row. An agent that was revoked gets none.
     Enlist(MachineSpec),
-    /// The certificates of a part are good for nothing any more, until it joins again.
+    /// Revokes the certificates of a part until it joins again.
     Dismiss {
         part: PartKind,
         name: Name,
     },
-    /// One task is dead for good; its job goes on without it.
+    /// Stops one task for good; its job goes on without it.
     StopTask {
         job: JobKey,
         index: u32,
         expect: Option<u32>,
     },
-    /// A run of the saver of retained disk failed; the next one is due.
+    /// A run of the log saver of retained disk failed; the next one is due.
     SaverFailed {
         machine: MachineId,
         task: TaskId,
         attempt: u32,
         run: u32,
-        /// `None`: nobody saw how.
+        /// `None`: the exit was not seen.
         exit: Option<ExitClass>,
     },
-    /// The agent's full list of what its machine is short of and cannot help itself with.
+    /// The agent's full list of resources that its machine is short of and cannot relieve itself.
     SetShortages {
         machine: MachineId,
         incarnation: u64,
         shortages: Vec<ResourcePressureReport>,
     },
-    /// As [`Command::RemoveMachine`], unless the machine is up with tasks on it. Judged here and
-    /// not by whoever asks: a plan may come in between.
+    /// As [`Command::RemoveMachine`], unless the machine is up with tasks on it. Decided here and
+    /// not by the sender: a plan may be committed in between.
     RemoveEmptyMachine {
         name: Name,
         expect: Option<u32>,
     },
-    /// Masters: what their configuration lets each user have.
+    /// Masters: the per-user limits of their configuration.
     SetBounds(Bounds),
-    /// An operator has compared the fingerprint that a replica shows where it joins: from now on it
-    /// gets its certificate, and with that the authority's key.
+    /// An operator has compared the fingerprint of the key of a joining replica: from now on the
+    /// replica can get its certificate, and with that the authority's key.
     ConfirmReplica {
         name: Name,
         key: KeyFingerprint,
     },
-    /// Keep room for a running task on one more machine, the target of a move. Nothing starts
+    /// Reserves room for a running task on one more machine, the target of a move. Nothing starts
     /// there.
     ReserveHold(Assignment),
-    /// Give that room up again.
+    /// Releases that room.
     ReleaseHold {
         task: TaskId,
         attempt: u32,
         machine: MachineId,
     },
-    /// The job of this name shall be as `spec` says: submitted if none lives, updated if it
-    /// differs, with an update that is complete closed first. Decided here and not by whoever
-    /// asks: between a look and a write somebody else may have changed it. `expect`: 0 for no job
-    /// that lives.
+    /// The job of this name shall be as `spec` says: submitted if none is live, updated if it
+    /// differs, after a complete update is closed. Decided here and not by the sender: somebody
+    /// else may have changed the job between a read and a write. `expect`: 0 for no live job.
     ApplyJob {
         owner: Name,
         spec: JobSpec,
@@ -272,7 +273,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What people and programs call it.
+    /// The command's name for people and programs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         use Command as C;
@@ -323,8 +324,8 @@ impl Command {
         }
     }
 
-    /// Whether it takes something away, so that there is more room in the end. Masters whose disk
-    /// is nearly full take nothing else.
+    /// Whether the command removes something, so that the state shrinks in the end. Masters whose
+    /// disk is nearly full accept nothing else.
     #[must_use]
     pub fn frees_space(&self) -> bool {
         if let Command::Component(command) = self {
@@ -355,11 +356,11 @@ impl Command {
 pub enum EvictCause {
     /// The machine is draining.
     Drain,
-    /// The machine holds more than it can.
+    /// The machine is over-committed.
     OverCommit,
     /// An alloc or task is better off elsewhere.
     Rebalance,
-    /// The machine is short of this, and holding others back did not help.
+    /// The machine is short of this resource, and throttling others did not help.
     Relief(Dimension),
 }
 
@@ -372,23 +373,24 @@ pub struct TaskReport {
     pub what: Observed,
 }
 
-/// What an agent saw.
+/// What an agent observed of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Observed {
     Started,
-    /// Ended with success, of its own accord. What ended because it was told to is `Stopped`,
-    /// whatever it exited with; the agent knows which came first.
+    /// Ended with success, of its own accord. A task that ended because it was ordered to is
+    /// `Stopped`, whatever its exit status; the agent knows which came first.
     Finished,
     Failed(ExitClass),
     /// A stopping task is gone, its container seen empty.
     Stopped,
     Unhealthy,
     Healthy,
-    /// Was here and is no longer, and nobody saw it end: no fault of the task's.
+    /// Was on the machine and is no longer, and its end was not seen: not counted as a failure of
+    /// the task.
     Lost,
-    /// As `Stopped`, of one whose end was watched: what became of the warning.
+    /// As `Stopped`, for a task whose end was watched: the outcome of the termination notice.
     Left(NoticeOutcome),
 }
 
@@ -410,34 +412,34 @@ pub type Verdict = Result<Done, Rejection>;
 pub enum Done {
     /// Took effect.
     Applied,
-    /// Was so already; nothing changed.
+    /// The state was already so; nothing changed.
     Unchanged,
-    /// Took effect item by item; those refused, by position.
+    /// Took effect item by item; the rejected items by position.
     Partly(Vec<(u32, Rejection)>),
     /// The job is now at this version.
     Version(u32),
-    /// Took effect, and so many tokens ended by it.
+    /// Took effect, and this many tokens were revoked by it.
     Revoked(u32),
-    /// The job is as it was asked for.
+    /// The job is as requested.
     Job {
         became: ApplyOutcome,
-        /// The version it is at now.
+        /// The job's present version.
         version: u32,
-        /// The version of the update that was complete and was closed first.
+        /// The version of the complete update that was closed first, if any.
         closed: Option<u32>,
     },
 }
 
-/// How a job came to be as it was asked for.
+/// How the job came to be as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApplyOutcome {
-    /// No job of its name lived.
+    /// There was no live job of its name.
     Created,
     /// A rolling update to the spec is open.
     Updated,
-    /// It was so already.
+    /// It was already so.
     Unchanged,
 }
 
@@ -445,7 +447,8 @@ pub enum ApplyOutcome {
 mod tests {
     use super::*;
 
-    /// What the routes that delete something ask for; below its reserve a master takes these.
+    /// The commands of the routes that delete something; a master below its disk reserve accepts
+    /// these.
     #[test]
     fn everything_that_is_a_removal_makes_room() {
         let name = || Name::new("n1").unwrap();

@@ -1,8 +1,8 @@
-//! Constraints over machine attributes (B4): hard ones decide where a task may run, soft ones
-//! where it would rather run.
+//! Constraints over machine attributes (B4): hard ones decide where a task may run, soft ones which
+//! machines it prefers.
 //!
-//! An attribute the machine does not have satisfies only `NotFound` and `NotEqual`/`NotIn`: "not
-//! flash" is true of a machine that never heard of flash.
+//! An attribute the machine does not have satisfies only `Absent` and `NotEqual`/`NotIn`: "not
+//! flash" is true of a machine without that attribute.
 
 use crate::name::Token;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub enum Operator {
     VersionBelow(String),
 }
 
-/// Most that a preference can weigh.
+/// Largest weight of a preference.
 pub const MAX_WEIGHT: u8 = 100;
 
 /// How strongly a constraint is meant.
@@ -71,6 +71,27 @@ pub struct Constraint {
     /// Left out: hard.
     #[serde(default)]
     pub strength: Strength,
+}
+
+/// What is wrong with a constraint itself, whatever the machines are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ConstraintFlaw {
+    EmptyList,
+    Version(String),
+    Weight(u8),
+    LongPattern { bytes: u64 },
+    Pattern(String),
+}
+
+impl ConstraintFlaw {
+    pub(crate) fn text_mut(&mut self) -> Option<&mut String> {
+        match self {
+            ConstraintFlaw::Version(text) | ConstraintFlaw::Pattern(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 impl Constraint {
@@ -100,19 +121,19 @@ impl Constraint {
     }
 
     /// # Errors
-    /// A sentence naming what is wrong with the operand.
-    pub fn check(&self) -> Result<(), String> {
+    /// What is wrong with the operand.
+    pub fn check(&self) -> Result<(), ConstraintFlaw> {
         match &self.operator {
             Operator::Matches(pattern) => check_pattern(pattern),
             Operator::In(list) | Operator::NotIn(list) if list.is_empty() => {
-                Err("an empty list matches nothing; allowed: one value or more".into())
+                Err(ConstraintFlaw::EmptyList)
             }
             Operator::VersionAtLeast(v) | Operator::VersionBelow(v) if version(v).is_none() => {
-                Err(format!("version {v:?} is not valid; allowed: dotted parts such as 6.10.1"))
+                Err(ConstraintFlaw::Version(v.clone()))
             }
             _ => match self.strength {
                 Strength::Soft(w) if !(1..=MAX_WEIGHT).contains(&w) => {
-                    Err(format!("weight {w} is out of range; allowed: 1 to {MAX_WEIGHT}"))
+                    Err(ConstraintFlaw::Weight(w))
                 }
                 _ => Ok(()),
             },
@@ -125,15 +146,20 @@ impl Constraint {
     }
 }
 
-fn check_pattern(pattern: &str) -> Result<(), String> {
+fn check_pattern(pattern: &str) -> Result<(), ConstraintFlaw> {
     if pattern.len() > MAX_PATTERN {
-        return Err(format!("pattern of {} bytes; allowed: at most {MAX_PATTERN}", pattern.len()));
+        return Err(ConstraintFlaw::LongPattern { bytes: pattern.len() as u64 });
     }
-    compile(pattern).map(drop).map_err(|e| format!("pattern {pattern:?} is not valid: {e}"))
+    compile(pattern).map(drop).map_err(|_| ConstraintFlaw::Pattern(pattern.to_owned()))
 }
 
-/// The pattern has to stand on its own before it is put in brackets: one that closes them and opens
-/// others would match parts.
+/// What is wrong with a pattern, for people.
+pub(crate) fn pattern_error(pattern: &str) -> Option<String> {
+    compile(pattern).err().map(|error| error.to_string())
+}
+
+/// The pattern has to compile on its own before it is put in brackets: one that closes them and
+/// opens others would match parts.
 fn compile(pattern: &str) -> Result<regex_lite::Regex, regex_lite::Error> {
     let build = |text: &str| regex_lite::RegexBuilder::new(text).size_limit(1 << 18).build();
     build(pattern)?;
@@ -261,10 +287,10 @@ mod tests {
 
     #[test]
     fn bad_operands_are_refused_with_the_allowed_values() {
-        let bad = |operator, strength, says: &str| {
+        let bad = |operator, strength, expected: &str| {
             let c = Constraint { attribute: Token::new("x").unwrap(), operator, strength };
-            let error = c.check().unwrap_err();
-            assert!(error.contains(says), "{error}");
+            let error = c.check().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         };
         bad(Operator::Matches("(".into()), Strength::Hard, "not valid");
         bad(Operator::Matches("a)|(?:b".into()), Strength::Hard, "not valid");

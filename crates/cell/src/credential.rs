@@ -1,13 +1,13 @@
-//! Tokens: how somebody without a certificate proves who they are. A user's token speaks for that
-//! user until it expires; a join token lets one machine's agent, one scheduler or one replica of
-//! the master in, once, under the name it was made for.
+//! Tokens: how a caller without a certificate authenticates. A user's token authenticates that user
+//! until it expires; a join token lets one machine's agent, one scheduler or one replica of the
+//! master join, once, under the name it was made for.
 //!
-//! The other way round, a dismissal says that the certificates of a part are good for nothing any
-//! more. It stands among the tokens because it is one turned over: it names a part, somebody with
-//! rights made it, it can be revoked, and it is forgotten when it has outlived what it is about.
+//! The opposite is a revocation: the certificates of a part are no longer accepted. It is stored
+//! among the tokens because it has the same fields: it names a part, an authorized actor made it,
+//! it can itself be revoked, and it is removed when it has outlived the certificates.
 //!
-//! The state keeps a hash of the secret, never the secret: checkpoints and logs are read by those
-//! who keep backups, and what they hold must open no door. Secrets are long and random, so a plain
+//! The state keeps a hash of the secret, never the secret: backups of checkpoints and logs are read
+//! by others, and must contain nothing that authenticates. Secrets are long and random, so a plain
 //! hash is as good as a slow one.
 
 use crate::name::Name;
@@ -15,12 +15,13 @@ use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Longest life of a join token: it is carried to a machine by hand, and then forgotten somewhere.
+/// Longest lifetime of a join token: it is carried to a machine by hand, and then left lying
+/// somewhere.
 pub const MAX_JOIN_TOKEN_LIFETIME: Span = Span::seconds(15 * 60);
-/// How long a dismissal is remembered: longer than any certificate made before it is good for.
-/// Clocks that are days apart make some of those longer.
+/// How long a revocation is remembered: longer than any certificate issued before it is valid.
+/// Clocks that are days apart make some of those valid for longer.
 pub const REVOCATION_RETENTION: Span = Span::seconds(7 * 24 * 3600);
-/// Longest text of an address from which somebody asks to join.
+/// Longest text of an address from which a part asks to join.
 pub const MAX_ADDRESS: usize = 64;
 
 /// SHA-256 of a token's secret.
@@ -29,7 +30,7 @@ pub const MAX_ADDRESS: usize = 64;
 pub struct SecretHash(pub [u8; 32]);
 
 impl SecretHash {
-    /// Equality that takes the same time wherever the first difference is.
+    /// Equality in constant time, wherever the first difference is.
     #[must_use]
     pub fn matches(&self, other: &SecretHash) -> bool {
         self.0.iter().zip(other.0).fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
@@ -37,7 +38,7 @@ impl SecretHash {
 }
 
 impl fmt::Debug for SecretHash {
-    /// Enough to tell two apart, in logs that others read.
+    /// Enough digits to tell two apart, in logs that others read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02x}{:02x}..", self.0[0], self.0[1])
     }
@@ -48,7 +49,7 @@ impl fmt::Debug for SecretHash {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PartKind {
-    /// Of the machine with its name.
+    /// The agent of the machine with its name.
     Agent,
     Replica,
     Scheduler,
@@ -68,14 +69,14 @@ impl fmt::Display for PartKind {
     }
 }
 
-/// The first half of the SHA-256 of a public key, which people compare: nobody finds another key
-/// with the same.
+/// The first half of the SHA-256 of a public key, which people compare: finding another key with
+/// the same half is infeasible.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KeyFingerprint(pub [u8; 16]);
 
 impl KeyFingerprint {
-    /// As it is shown, or without what stands between the digits.
+    /// Parses the displayed form, or the digits without separators.
     #[must_use]
     pub fn parse(text: &str) -> Option<KeyFingerprint> {
         let digits: Vec<u8> = text
@@ -111,27 +112,27 @@ impl fmt::Debug for KeyFingerprint {
     }
 }
 
-/// Who asks to join as a replica.
+/// The join request of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReplicaJoinRequest {
-    /// Of the key that it made, and alone has.
+    /// Fingerprint of the key that the replica made and alone has.
     pub key: KeyFingerprint,
     /// Where it asked from.
     pub address: String,
 }
 
-/// A replica that asked to join, as the token remembers it.
+/// A replica that asked to join, as stored with its token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PendingReplica {
     pub who: ReplicaJoinRequest,
     pub since: Time,
-    /// An operator has compared the fingerprint. Nothing is given to the newcomer before.
+    /// An operator has compared the fingerprint. The replica gets nothing before that.
     pub confirmed: bool,
 }
 
-/// Whom a token speaks for.
+/// What a token authenticates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -139,7 +140,7 @@ pub enum TokenKind {
     UserToken {
         user: Name,
     },
-    /// Lets the agent of a machine join, whether the cell knows the machine yet or not.
+    /// Lets the agent of a machine join, whether the cell has a row of the machine yet or not.
     JoinAgent {
         machine: Name,
     },
@@ -150,7 +151,7 @@ pub enum TokenKind {
     JoinScheduler {
         name: Name,
     },
-    /// Opens nothing: this part was sent away, and joins again before it is listened to.
+    /// Authenticates nothing: this part was revoked, and has to join again.
     Dismissed {
         part: PartKind,
         name: Name,
@@ -158,7 +159,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// Whom it lets join.
+    /// The part that the token lets join.
     #[must_use]
     pub fn joining_part(&self) -> Option<(PartKind, &Name)> {
         match self {
@@ -173,34 +174,34 @@ impl TokenKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AccessToken {
-    /// The part of the token that is no secret.
+    /// The public part of the token.
     pub id: Name,
     pub kind: TokenKind,
     pub secret_hash: SecretHash,
     pub created: Time,
-    /// Good for nothing from here on, and forgotten at the next expiry.
+    /// Not accepted from this time on, and removed at the next expiry.
     pub expires: Time,
-    /// A join token lets one in.
+    /// A join token can be used once.
     pub used: bool,
     /// The token with which this one was made. A token ends with its parent: whoever stole one and
     /// made others with it has none left when it is revoked.
     pub parent: Option<Name>,
-    /// Of a token for a replica, once it was used: who waits to be confirmed.
+    /// Of a token for a replica, once it was used: the replica that waits to be confirmed.
     pub waiting: Option<PendingReplica>,
 }
 
-/// Why a token opens nothing.
+/// Why a token is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InvalidTokenReason {
     WrongSecret,
     Expired,
-    /// A join token that let somebody in already.
+    /// A join token that was used already.
     Used,
-    /// A user's token where one for joining is asked for.
+    /// A user's token where a join token is needed.
     NotForJoining,
-    /// A replica joins with a key that an operator confirms, others without.
+    /// A replica joins with a key that an operator confirms; other parts join without one.
     WrongNewcomer,
 }
 
@@ -217,8 +218,8 @@ impl fmt::Display for InvalidTokenReason {
 }
 
 impl AccessToken {
-    /// Whether whoever shows this secret at `now` is let in. The secret comes first, so that a
-    /// guess learns nothing else.
+    /// Whether the bearer of this secret is authenticated at `now`. The secret is checked first, so
+    /// that a guess learns nothing else.
     ///
     /// # Errors
     /// The first reason against it.

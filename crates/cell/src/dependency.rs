@@ -1,9 +1,9 @@
-//! What a job waits for before it starts (B6): other jobs, each with or without the wish that it
-//! ended well. Several make the fan-in of a workflow.
+//! Job dependencies (B6): the other jobs a job waits for before it starts, each with or without the
+//! requirement that it succeeded. Several make the fan-in of a workflow.
 //!
-//! People write one job far more often than several, so JSON may hold one alone in place of a list
-//! of one; what is written out is always the list. Rejected: two fields, which would have to be
-//! kept from contradicting each other.
+//! People write one dependency far more often than several, so JSON may have a single one in place
+//! of a list of one; output always has the list. Rejected: two fields, which would have to be kept
+//! from contradicting each other.
 
 use crate::name::JobKey;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor, value};
@@ -25,13 +25,14 @@ fn yes() -> bool {
     true
 }
 
-/// Reads a list, one alone, or nothing. The log and checkpoints hold lists only.
+/// Reads a list, a single item, or nothing. The log and checkpoints contain lists only.
 pub(crate) fn one_or_more<'de, D: Deserializer<'de>>(
     input: D,
 ) -> Result<Vec<JobDependency>, D::Error> {
-    match input.is_human_readable() {
-        true => input.deserialize_any(OneOrMore),
-        false => Vec::deserialize(input),
+    if input.is_human_readable() {
+        input.deserialize_any(OneOrMore)
+    } else {
+        Vec::deserialize(input)
     }
 }
 

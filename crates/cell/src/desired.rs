@@ -1,14 +1,14 @@
-//! Orders for a machine: what its agent must hold, computed from the replicated state alone, so
-//! that any replica's link shard can give them. Orders are always complete: whatever runs on the
-//! machine and is not listed must be killed. Unknown tasks, superseded attempts and what was lost
-//! while the machine was silent all end that way, without a message of their own.
+//! Desired state of a machine: the tasks its agent must hold, computed from the replicated state
+//! alone, so that the link shard of any replica can serve it. The list is always complete: whatever
+//! runs on the machine and is not listed must be killed. Unknown tasks, superseded attempts and
+//! tasks lost while the machine was silent all end that way, without a message of their own.
 //!
-//! A machine on which room is only reserved for a task that runs elsewhere is told nothing of it:
-//! there is nothing to do yet, and an attempt that is not listed is killed, which is what should
-//! become of it there. Whoever starts it there later lists it.
+//! A machine on which room is only reserved for a task that runs elsewhere gets no order for it:
+//! there is nothing to do yet, and an attempt that is not listed is killed, which is right there.
+//! The command that starts it there later lists it.
 //!
-//! Rejected: orders as a stream of starts and stops. An agent that missed one would be wrong for
-//! ever; one that gets the whole list is right at the next poll.
+//! Rejected: a stream of starts and stops. An agent that missed one would be wrong for ever; one
+//! that gets the whole list is right at the next poll.
 
 use crate::device::DeviceGrant;
 use crate::health::HealthCheck;
@@ -26,18 +26,19 @@ use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an agent must do about one task.
+/// The order for one task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DesiredTask {
     pub task: TaskId,
     pub attempt: u32,
-    /// Which run of the saver of what that attempt left; 0: the attempt itself.
+    /// The run of the log saver of that attempt's retained disk; 0: the attempt itself.
     pub saver: u32,
     /// `user/job/index`.
     pub name: String,
     pub action: Action,
-    /// Of an `at_most_one` job: the agent kills the task when it has not heard for so long.
+    /// Of an `at_most_one` job: the agent kills the task when it has not heard from a master for
+    /// this long.
     pub lease: Option<Span>,
 }
 
@@ -53,20 +54,20 @@ impl Attempt {
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     Run(Box<RunSpec>),
-    /// Warn, wait for the notice, kill.
+    /// Send the warning signal, wait for the notice to pass, kill.
     Stop {
         notice: Span,
         cause: StopCause,
     },
-    /// An alloc: keep the room, run nothing. What waits for somebody to leave has the room when
-    /// they are gone.
+    /// An alloc: keep the room, run nothing. A task that waits for others to leave has the room
+    /// when they are gone.
     Hold {
         limits: Resources,
         devices: Vec<DeviceGrant>,
         waits_for: Vec<Victim>,
     },
-    /// Nothing of it is to live here, but what it left stays: like an attempt that is not listed,
-    /// except for its folder.
+    /// Nothing of it may run here, but its files stay: as for an attempt that is not listed, except
+    /// for its folder.
     Keep,
 }
 
@@ -77,7 +78,7 @@ pub struct RunSpec {
     pub command: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub limits: Resources,
-    /// What it is expected to use: who exceeds it gives way before who does not.
+    /// Its expected use: tasks that exceed it are killed before tasks that do not.
     pub reservation: Resources,
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
@@ -89,7 +90,7 @@ pub struct RunSpec {
     pub alloc: Option<TaskId>,
     /// It starts when these are gone from the machine.
     pub waits_for: Vec<Victim>,
-    /// It starts no sooner than so long after the order came.
+    /// It starts no sooner than this long after the order arrived.
     pub delay: Span,
     pub health: Option<HealthCheck>,
     pub max_run: Option<Span>,
@@ -102,8 +103,8 @@ pub struct RunSpec {
     pub secrets: BTreeMap<Token, Secret>,
 }
 
-/// What the agent of `machine` must hold, by task. Nothing for a machine the cell does not have.
-/// Costs what is on that machine and nothing else.
+/// What the agent of `machine` must hold, by task. Empty for a machine without a row. Costs what is
+/// on that machine and nothing else.
 #[must_use]
 pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(load) = state.machine_load(machine) else { return Vec::new() };
@@ -125,9 +126,9 @@ pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     orders
 }
 
-/// What the agent of `machine` must not lose while the cell does not count on the machine: it is
-/// silent, or another life of it has begun. Nothing is to live there; what has been left there, or
-/// is left there when the state learns that it has ended, stays.
+/// What the agent of `machine` must not delete while the cell does not count on the machine: it is
+/// silent, or has a new incarnation. Nothing may run there; data that is retained there, or becomes
+/// retained when the state learns that its task has ended, stays.
 #[must_use]
 pub fn retained_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(row) = state.machines().get(machine) else { return Vec::new() };
@@ -223,8 +224,8 @@ mod tests {
         assert_eq!(desired_tasks(&cell.state, MachineId(9)), []);
     }
 
-    /// Notice of `low/0`, which asks for a day, and of what runs inside it if it is an alloc, when
-    /// `high/0` with this bound takes its place.
+    /// The notices of `low/0`, which asks for a day, and of what runs inside it if it is an alloc,
+    /// when `high/0` with this bound preempts it.
     fn notices(kind: JobKind, most: Option<Span>) -> Vec<Span> {
         notices_for(200, kind, most)
     }
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(notices(JobKind::Tasks, None), [day]);
         assert_eq!(notices(JobKind::Tasks, Some(short)), [short]);
         assert_eq!(notices(JobKind::Tasks, Some(Span::seconds(86_405))), [day]);
-        // Batch work can wait: it preempts and shortens nobody's notice.
+        // Batch tasks can wait: they preempt, but shorten nobody's notice.
         assert_eq!(notices_for(150, JobKind::Tasks, None), [day]);
         assert_eq!(notices(JobKind::AllocSet, None), [day, day]);
         assert_eq!(notices(JobKind::AllocSet, Some(short)), [short, short]);

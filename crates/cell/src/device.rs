@@ -1,5 +1,5 @@
-//! Devices (X1): things a machine has one by one, such as GPUs, each divisible into 1,000 shares.
-//! Shares are accounted per device: half a GPU free on each of two cards is not one free card.
+//! Devices (X1): individual units of a machine, such as GPUs, each divisible into 1,000 shares.
+//! Shares are counted for each device: half a GPU free on each of two cards is not one free card.
 
 use crate::name::Token;
 use serde::{Deserialize, Serialize};
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub const WHOLE_DEVICE: u16 = 1000;
 /// Most devices one machine can have.
 pub const MAX_DEVICES: usize = 64;
-/// The kind of a device that is not there any more and keeps its place in its machine's list.
-/// Nobody can ask for it or lend it.
+/// The kind of a device that was removed and keeps its position in its machine's list. It cannot be
+/// requested or granted.
 pub const REMOVED_DEVICE: &str = "(gone)";
 
 /// One device of a machine. Its position in the machine's list is its identity there.
@@ -17,14 +17,14 @@ pub const REMOVED_DEVICE: &str = "(gone)";
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// What kind of thing: `gpu`.
+    /// The kind of device: `gpu`.
     pub kind: Token,
-    /// Which model: `a100`.
+    /// The model: `a100`.
     pub model: Token,
 }
 
 impl Device {
-    /// Whether only its place is left.
+    /// Whether the device was removed and only its position is left.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.kind.as_str() == REMOVED_DEVICE
@@ -66,8 +66,8 @@ impl DeviceRequest {
     }
 }
 
-/// Whether every grant is of a device that is there and that its request accepts. Grants are in
-/// the order of the requests, as many for each as it counts.
+/// Whether every granted device exists and satisfies its request. Grants are in the order of the
+/// requests, each with as many devices as its count.
 #[must_use]
 pub fn grants_match_requests(
     devices: &[Device],

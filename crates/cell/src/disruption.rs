@@ -1,10 +1,12 @@
-//! How often the cell may choose to disrupt a job (B41): at most so many tasks within any span of a
-//! given length, beside `max_down`, which bounds how many are down at once. A job whose tasks start
-//! within a second keeps to `max_down: 1` and still loses all its caches in a minute of drains.
+//! Disruption limits (B41): how often the cell may choose to disrupt a job, as at most so many
+//! tasks within any span of a given length; beside `max_down`, which bounds how many are down at
+//! once. A job whose tasks start within a second keeps to `max_down: 1` and still loses all its
+//! caches in a minute of drains.
 //!
-//! The times of what was chosen stand in the job's row, the last so many as the limit counts: older
-//! ones cannot matter. Rejected: reading them off the tasks' rows, which say how the last attempt
-//! ended. A task that is moved twice, or that crashes after it was moved, would count too little.
+//! The times of past disruptions are in the job's row, the latest as many as the limit counts:
+//! older ones cannot matter. Rejected: reading them from the rows of tasks, which say how the last
+//! attempt ended. A task that is moved twice, or that crashes after it was moved, would count too
+//! little.
 
 #[cfg(feature = "schema")]
 use crate::admit::MAX_SPAN;
@@ -16,7 +18,7 @@ use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most that a limit may count: each is a time in the job's row.
+/// Largest `most` of a limit: each is a time in the job's row.
 pub const MAX_DISRUPTIONS: u32 = 1000;
 
 /// At most `most` tasks of the job are disrupted by choice of the system (drains, rebalancing)
@@ -35,13 +37,13 @@ pub struct DisruptionLimit {
 
 impl DisruptionLimit {
     /// When `tasks` more may be disrupted at once after those at the times `earlier`, oldest first:
-    /// `now` or later; [`Time::NEVER`] where they are more than the limit ever allows together.
+    /// `now` or later; [`Time::NEVER`] if the limit never allows that many at once.
     #[must_use]
     pub fn next_allowed_at(self, earlier: &[Time], tasks: u32, now: Time) -> Time {
         if tasks > self.most {
             return Time::NEVER;
         }
-        // So many of the latest may lie within the span, and these are all too many.
+        // At most this many of the latest may lie within the span.
         let still_allowed = (self.most - tasks) as usize;
         let Some(last_blocking) = earlier.len().checked_sub(still_allowed + 1) else { return now };
         earlier[last_blocking].plus(self.within).max(now)
@@ -57,8 +59,8 @@ impl Job {
     }
 }
 
-/// Running tasks by job that go down with `task`, an alloc with what is inside it. What does not
-/// run is down already.
+/// Running tasks by job that go down with `task`; an alloc goes down with the tasks inside it.
+/// Tasks that do not run are down already.
 #[must_use]
 pub fn disrupted_tasks(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
     let inner = state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
@@ -73,7 +75,7 @@ pub fn disrupted_tasks(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
 }
 
 /// The job whose disruption limit keeps the cell from moving `task` now, and until when; the one
-/// that takes longest, where the tasks of several jobs would go with it.
+/// that takes longest, if tasks of several jobs would go down with it.
 #[must_use]
 pub fn blocking_job(state: &State, task: TaskId, now: Time) -> Option<(JobId, Time)> {
     let turns = disrupted_tasks(state, task).into_iter().filter_map(|(job, tasks)| {
@@ -104,7 +106,7 @@ mod tests {
         check(2, &[50], 2, 60, Time(150));
         check(2, &[50, 60], 1, 70, Time(150));
         check(2, &[50, 60], 2, 70, Time(160));
-        // More are on record than the limit, which was lowered, counts.
+        // More times are on record than the limit, which was lowered, counts.
         check(1, &[50, 60, 70], 1, 80, Time(170));
         check(2, &[], 3, 80, Time::NEVER);
     }

@@ -43,7 +43,7 @@ fn add_or_subtract(sum: &mut Resources, by: Resources, add: bool) {
     *sum = if add { sum.plus(by) } else { sum.minus(by) };
 }
 
-/// Those who run in a place, and those who only hold room there, are listed apart.
+/// Tasks that run in a place, and tasks that only hold room there, are listed separately.
 fn update_holder_list(
     tasks: &mut Vec<TaskId>,
     held_for: &mut Vec<TaskId>,
@@ -55,13 +55,10 @@ fn update_holder_list(
         HoldRole::Primary => tasks,
         HoldRole::Reserved => held_for,
     };
-    match add {
-        true => sorted_insert(list, id),
-        false => sorted_remove(list, &id),
-    }
+    if add { sorted_insert(list, id) } else { sorted_remove(list, &id) }
 }
 
-/// Whether two versions of a task row weigh differently in any sum but the job's counters.
+/// Whether two versions of a task row count the same in every sum but the job's counters.
 fn same_task_accounting(a: &Task, b: &Task) -> bool {
     a.holds == b.holds
         && a.state.holds_resources() == b.state.holds_resources()
@@ -71,7 +68,7 @@ fn same_task_accounting(a: &Task, b: &Task) -> bool {
 }
 
 impl State {
-    /// Changes a task row through `change`. False when there is no such row.
+    /// Changes a task row through `change`. Returns false when there is no such row.
     pub(crate) fn edit_task(&mut self, id: TaskId, change: impl FnOnce(&mut Task)) -> bool {
         let Some(row) = self.tasks.get_mut(id) else { return false };
         let before = row.clone();
@@ -101,7 +98,7 @@ impl State {
         true
     }
 
-    /// What a row is charged for running a version its job has left behind.
+    /// The additional charge for a row that runs a version its job no longer uses.
     fn charge_old_version(&mut self, job: JobId, index: u32, version: u32, add: bool) {
         let Some(row) = self.jobs.get(job) else { return };
         let least = self.bounds.least_charge;
@@ -111,7 +108,7 @@ impl State {
         }
     }
 
-    /// Makes the row of a new task in the smallest vacant slot.
+    /// Inserts the row of a new task into the smallest vacant slot.
     pub(crate) fn insert_task(&mut self, task: Task) -> TaskId {
         let vacant = self.vacant_tasks.first().copied();
         let id = match vacant {
@@ -188,7 +185,7 @@ impl State {
         }
     }
 
-    /// Looks again whether more is held inside `alloc` than it has.
+    /// Recomputes whether more is held inside `alloc` than it has.
     fn recheck_full_alloc(&mut self, alloc: TaskId) {
         let Some(row) = self.tasks.get(alloc) else { return };
         let (Some(machine), Some(spec)) = (row.machine(), self.spec_of(row)) else { return };
@@ -199,9 +196,10 @@ impl State {
 
     fn set_full_alloc(&mut self, machine: MachineId, alloc: TaskId, full: bool) {
         if let Some(load) = self.machine_loads.get_mut(machine) {
-            match full {
-                true => sorted_insert(&mut load.overfull_allocs, alloc),
-                false => sorted_remove(&mut load.overfull_allocs, &alloc),
+            if full {
+                sorted_insert(&mut load.overfull_allocs, alloc)
+            } else {
+                sorted_remove(&mut load.overfull_allocs, &alloc)
             }
         }
     }
@@ -218,9 +216,10 @@ impl State {
         let (machine, prod) = (hold.machine, priority.is_prod());
         if let Some(load) = self.machine_loads.get_mut(machine) {
             for port in hold.ports() {
-                match add {
-                    true => sorted_insert(&mut load.ports, (*port, id)),
-                    false => sorted_remove(&mut load.ports, &(*port, id)),
+                if add {
+                    sorted_insert(&mut load.ports, (*port, id))
+                } else {
+                    sorted_remove(&mut load.ports, &(*port, id))
                 }
             }
             if hold.alloc.is_none() {
@@ -246,20 +245,21 @@ impl State {
         }
     }
 
-    /// Notes a holder of devices other than it asked for; see [`MachineLoad::wrong_devices`].
+    /// Records a holder of devices it did not ask for; see [`MachineLoad::wrong_devices`].
     fn update_wrong_devices(&mut self, id: TaskId, hold: &Hold, spec: &JobSpec, add: bool) {
         let Some(row) = self.machines.get(hold.machine) else { return };
         let right =
             device::grants_match_requests(&row.spec.devices, &spec.task.devices, hold.devices());
         if let Some(load) = self.machine_loads.get_mut(hold.machine) {
-            match add && !right {
-                true => sorted_insert(&mut load.wrong_devices, id),
-                false => sorted_remove(&mut load.wrong_devices, &id),
+            if add && !right {
+                sorted_insert(&mut load.wrong_devices, id)
+            } else {
+                sorted_remove(&mut load.wrong_devices, &id)
             }
         }
     }
 
-    /// Empty alloc loads are not kept, so that the sums are canonical.
+    /// Changes the load of an alloc. Empty loads are removed, so that the sums are canonical.
     fn edit_alloc_load(&mut self, alloc: TaskId, change: impl FnOnce(&mut AllocLoad)) {
         let mut load = self.alloc_loads.get(&alloc).cloned().unwrap_or_default();
         change(&mut load);
@@ -294,7 +294,7 @@ impl State {
         id
     }
 
-    /// Forgets a dead job whose task rows are gone already.
+    /// Removes a dead job whose task rows are removed already.
     pub(crate) fn remove_job(&mut self, id: JobId) {
         if let Some(job) = self.jobs.remove(id) {
             self.count_job(id, &job, false);
@@ -324,13 +324,15 @@ impl State {
         let waits_for = job.waits_for.iter().filter(|_| job.state == JobState::Deferred);
         for on in waits_for.copied() {
             let mut set = self.dependents.get(&on).cloned().unwrap_or_default();
-            match add {
-                true => set.insert(id),
-                false => set.remove(&id),
+            if add {
+                set.insert(id)
+            } else {
+                set.remove(&id)
             };
-            match set.is_empty() {
-                true => self.dependents.remove(&on),
-                false => self.dependents.insert(on, set),
+            if set.is_empty() {
+                self.dependents.remove(&on)
+            } else {
+                self.dependents.insert(on, set)
             };
         }
     }
@@ -377,7 +379,7 @@ impl State {
         }
     }
 
-    /// Who runs on the machine, and who runs elsewhere and holds room there.
+    /// Tasks that run on the machine, and tasks that run elsewhere and hold room there.
     fn holders_on(&self, machine: MachineId) -> Vec<TaskId> {
         let load = self.machine_loads.get(machine);
         load.map_or_else(Vec::new, |load| [&load.tasks[..], &load.held_for].concat())
@@ -407,7 +409,7 @@ impl State {
         self.machines.push(machine)
     }
 
-    /// Forgets a machine on which nothing is any more.
+    /// Removes a machine on which nothing is left.
     pub(crate) fn remove_machine(&mut self, id: MachineId) {
         if let Some(machine) = self.machines.remove(id) {
             self.components.forget_machine(id);
@@ -430,7 +432,7 @@ impl State {
         id
     }
 
-    /// Forgets a user without jobs.
+    /// Removes a user without jobs.
     pub(crate) fn remove_user(&mut self, id: UserId) {
         if let Some(user) = self.users.remove(id) {
             self.user_loads.remove(id);
@@ -438,7 +440,7 @@ impl State {
         }
     }
 
-    /// Other limits; what was counted by the old ones is counted again.
+    /// Sets other bounds, and recounts the sums that depend on them.
     pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
         let jobs = self.jobs.clone();
         jobs.iter().for_each(|(id, job)| self.count_job(id, job, false));
@@ -473,7 +475,7 @@ impl State {
     }
 }
 
-/// Whether a change of a job's row leaves what it is charged, and who waits for whom, as it was.
+/// Whether a change of a job's row leaves its charges and its dependencies as they were.
 fn same_job_accounting(a: &Job, b: &Job) -> bool {
     let ends = |job: &Job| job.update.as_ref().map(|update| (update.from, update.to));
     a.state == b.state
@@ -499,7 +501,7 @@ fn account_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Reso
     }
 }
 
-/// Disk kept for log savers stays charged to the machine.
+/// Disk retained for log savers, which stays charged to the machine.
 pub(crate) fn retained_disk(machine: &Machine) -> Resources {
     let disk = machine.retained.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
     Resources { disk, ..Resources::ZERO }

@@ -1,13 +1,13 @@
 //! The durable forms: a checkpoint of the whole state, and one entry of the log.
 //!
 //! Only rows are written; every sum is rebuilt on loading, so a damaged or forged checkpoint cannot
-//! hold sums that disagree with their parts. Loading trusts nothing: the envelope is checked first,
-//! then each row decodes on its own (an error names the row), then references, quantities and
-//! specs, and at last every invariant of [`crate::invariant`]. No length in the input sizes an
+//! contain sums that disagree with their parts. Loading trusts nothing: the envelope is checked
+//! first, then each row decodes on its own (an error names the row), then references, quantities
+//! and specs, and at last every invariant of [`crate::invariant`]. No length in the input sizes an
 //! allocation.
 //!
-//! Rejected: one `rebuild_sums`d struct of everything. It is shorter, but its errors say only "somewhere
-//! in these two gigabytes", and repair by hand in extremis needs to know which row. For that
+//! Rejected: one `derive`d struct of everything. It is shorter, but its errors say only "somewhere
+//! in these two gigabytes", and manual repair in an emergency needs to know which row. For that
 //! repair the same rows can be written and read as [`text`].
 
 mod binary;
@@ -26,43 +26,43 @@ use crate::state::State;
 use cellwright_rows::bytes;
 use cellwright_rows::envelope::{self, Kind};
 
-/// Version of the durable forms. Any change of encoded bytes raises it and adds an upgrade, from
-/// the first release on: until then format 1 is what this build writes, and a log or checkpoint of
+/// Version of the durable forms. From the first release on, any change of encoded bytes raises it
+/// and adds an upgrade. Until then format 1 is what this build writes, and a log or checkpoint of
 /// another build before the release is refused (it does not decode), never skipped.
 pub const FORMAT: u16 = UPGRADES.len() as u16 + 1;
 
-/// Turns payloads of one format into those of the next.
+/// Converts payloads of one format into the next.
 struct Upgrade {
     state: fn(Vec<u8>) -> Result<Vec<u8>, LoadError>,
     entry: fn(Vec<u8>) -> Result<Vec<u8>, LoadError>,
 }
 
-/// The upgrade at position `i` leads from format `i + 1` to `i + 2`.
+/// The upgrade at position `i` converts format `i + 1` into `i + 2`.
 const UPGRADES: &[Upgrade] = &[];
 
-/// The whole state as bytes. The same rows give the same bytes, whatever led to them.
+/// Encodes the whole state. The same rows give the same bytes, whatever led to them.
 #[must_use]
 pub fn save(state: &State) -> Vec<u8> {
     envelope::seal(Kind::State, FORMAT, |out| binary::write_state(state, out))
 }
 
-/// The state that [`save`] wrote.
+/// Decodes the state that [`save`] wrote.
 ///
 /// # Errors
-/// What is wrong with the bytes, and where. Nothing is repaired silently.
+/// The first thing that is wrong with the bytes, and where. Nothing is repaired silently.
 pub fn load(bytes: &[u8]) -> Result<State, LoadError> {
     checked(read(bytes)?)
 }
 
-/// The rows that [`save`] wrote, whether they make a state or not: for repair by hand.
+/// Decodes the rows that [`save`] wrote, even if they are no valid state: for manual repair.
 ///
 /// # Errors
-/// What is wrong with the bytes, and where.
+/// The first thing that is wrong with the bytes, and where.
 pub fn load_rows(bytes: &[u8]) -> Result<Rows, LoadError> {
     read(bytes).map(|unchecked| Rows::of(&unchecked))
 }
 
-/// Rows that decode; it is for [`checked`] to make a state of them.
+/// Decodes rows without checking them; [`checked`] makes a state of them.
 fn read(bytes: &[u8]) -> Result<State, LoadError> {
     let (format, payload) = envelope::open(Kind::State, bytes)?;
     match upgraded(UPGRADES, format, payload, |step| step.state)? {
@@ -71,7 +71,8 @@ fn read(bytes: &[u8]) -> Result<State, LoadError> {
     }
 }
 
-/// Trusts no row: references, then each row by itself, then sums, then every invariant.
+/// Trusts no row: checks references, then each row by itself, then rebuilds sums and checks every
+/// invariant.
 fn checked(mut state: State) -> Result<State, LoadError> {
     invariant::references(&state).map_err(LoadError::InvariantViolated)?;
     validate::rows(&state)?;
@@ -80,16 +81,16 @@ fn checked(mut state: State) -> Result<State, LoadError> {
     Ok(state)
 }
 
-/// One log entry as bytes.
+/// Encodes one log entry.
 #[must_use]
 pub fn save_entry(entry: &Entry) -> Vec<u8> {
     envelope::seal(Kind::Entry, FORMAT, |out| bytes::put(out, entry))
 }
 
-/// The entry that [`save_entry`] wrote. What it asks for is judged when it is applied.
+/// Decodes the entry that [`save_entry`] wrote. Its commands are checked when they are applied.
 ///
 /// # Errors
-/// What is wrong with the bytes, and where.
+/// The first thing that is wrong with the bytes, and where.
 pub fn load_entry(bytes: &[u8]) -> Result<Entry, LoadError> {
     let (format, payload) = envelope::open(Kind::Entry, bytes)?;
     match upgraded(UPGRADES, format, payload, |step| step.entry)? {

@@ -1,5 +1,5 @@
-//! Events (B5): what `apply` reports of every change. History, names and the scheduler's cached
-//! copy are folds over these.
+//! Events (B5): what `apply` reports of every change. History, names and the scheduler's snapshot
+//! are folds over these.
 
 use crate::actor::Actor;
 use crate::components;
@@ -16,15 +16,18 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub at: Time,
-    /// Who sent the command that it comes of.
+    /// The sender of the command that caused the event.
     pub by: Actor,
     pub what: EventKind,
     pub reason: Reason,
 }
 
+/// Code of what a quota did not allow.
+pub const OVER_QUOTA: &str = "quota";
+
 impl Event {
-    /// The code of the reason, as events are filtered and counted by it. A job that its owner's
-    /// quota did not allow was requested like any other, and people ask for it by its cause.
+    /// The code of the reason, by which events are filtered and counted. A job that is over its
+    /// owner's quota is counted by that cause, not as requested.
     #[must_use]
     pub fn reason_code(&self) -> &'static str {
         self.what.reason_code(&self.reason)
@@ -32,11 +35,11 @@ impl Event {
 }
 
 impl EventKind {
-    /// The same, where the two have been taken apart.
+    /// The same, when kind and reason are already separate.
     #[must_use]
     pub fn reason_code(&self, reason: &Reason) -> &'static str {
         match self {
-            EventKind::JobRejected { refusal: Rejection::QuotaExceeded { .. }, .. } => "quota",
+            EventKind::JobRejected { refusal: Rejection::QuotaExceeded { .. }, .. } => OVER_QUOTA,
             _ => reason.code(),
         }
     }
@@ -46,7 +49,7 @@ impl EventKind {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// Of a part of the state that stands by itself.
+    /// An event of a component.
     Component(components::Event),
     Task {
         task: TaskId,
@@ -59,7 +62,7 @@ pub enum EventKind {
         job: JobId,
         change: JobChange,
     },
-    /// A submission or update that was refused; leaves no other trace.
+    /// A submission or update that was rejected; leaves no other trace.
     JobRejected {
         user: Name,
         job: Name,
@@ -84,7 +87,7 @@ pub enum EventKind {
         blob: BlobId,
         change: BlobChange,
     },
-    /// The masters' configuration grants users other limits.
+    /// The masters' configuration sets other per-user limits.
     BoundsChanged,
 }
 
@@ -93,11 +96,11 @@ pub enum EventKind {
 #[serde(rename_all = "snake_case")]
 pub enum TokenChange {
     Added,
-    /// A join token let somebody in.
+    /// A part joined with a join token.
     Used,
     Revoked,
     Expired,
-    /// Of a token for a replica: the newcomer may have the authority's key.
+    /// Of a token for a replica: the joining replica may have the authority's key.
     Confirmed,
 }
 
@@ -113,7 +116,7 @@ pub enum BlobChange {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskChange {
-    /// Row made; deferred or pending.
+    /// Row created; deferred or pending.
     Submitted,
     /// Deferred -> pending.
     Released,
@@ -125,11 +128,11 @@ pub enum TaskChange {
     Started {
         machine: MachineId,
     },
-    /// Told to stop.
+    /// Ordered to stop.
     Stopping {
         machine: MachineId,
     },
-    /// Back to pending, through no fault of its own.
+    /// Back to pending, not counted as a failure.
     Evicted {
         machine: MachineId,
     },
@@ -149,9 +152,9 @@ pub enum TaskChange {
     Restarted {
         machine: MachineId,
     },
-    /// A new version took effect without restart.
+    /// A new version took effect without a restart.
     Updated,
-    /// A change of an update was not made.
+    /// The update skipped its change of this task.
     UpdateSkipped,
     ReservationChanged,
     /// Dead.
@@ -160,33 +163,33 @@ pub enum TaskChange {
     NeverRan,
     /// Row purged.
     Purged,
-    /// What it left on the machine was to be saved; that failed, and is tried again.
+    /// The log saver of its retained disk failed, and is tried again.
     SaverFailed {
         machine: MachineId,
     },
-    /// What it left on the machine was saved.
+    /// Its retained disk was saved.
     Saved {
         machine: MachineId,
     },
-    /// Nobody saved what it left on the machine while there was time.
+    /// Its retained disk was not saved in time.
     NotSaved {
         machine: MachineId,
     },
-    /// One that was told to stop is gone; what became of the warning.
+    /// It was ordered to stop and is gone; the outcome of the termination notice.
     Left {
         machine: MachineId,
         notice: NoticeOutcome,
     },
-    /// Dead: its attempt ended like this on the machine, and is not tried again.
+    /// Dead: its attempt ended like this on the machine, and is not retried.
     GaveUp {
         machine: MachineId,
         exit: ExitClass,
     },
-    /// Runs on where it is, and holds room on this machine as well.
+    /// Keeps running where it is, and reserves room on this machine as well.
     HoldReserved {
         machine: MachineId,
     },
-    /// Holds that room no longer.
+    /// Released that reservation.
     HoldReleased {
         machine: MachineId,
     },
@@ -217,7 +220,7 @@ pub enum JobChange {
     Killed,
     NeverRan,
     Purged,
-    /// One of those it waits for has ended, and so many have not.
+    /// One of its dependencies has ended, and this many have not.
     StillWaits {
         left: u32,
     },
@@ -237,9 +240,9 @@ pub enum MachineChange {
     DrainStarted,
     DrainStopped,
     PackagesChanged,
-    /// Holds more than it has: somebody must go.
+    /// Over-committed: some tasks must be evicted.
     OverCommitted,
-    /// Fits again.
+    /// No longer over-committed.
     Recovered,
     DiskRetained {
         bytes: u64,
@@ -247,19 +250,19 @@ pub enum MachineChange {
     DiskReleased {
         bytes: u64,
     },
-    /// Its agent asks for relief: short of this, and holding others back does not help.
+    /// Its agent requests an eviction: it is short of this, and throttling others does not help.
     Short {
         dimension: Dimension,
     },
-    /// Somebody was told to leave it for that.
+    /// A task was ordered to leave because of that.
     Relieved {
         dimension: Dimension,
     },
-    /// Short no longer; it takes nothing of non-production until that has lasted.
+    /// No longer short; accepts no new non-production tasks until that has lasted.
     Eased {
         dimension: Dimension,
     },
-    /// That has lasted.
+    /// The shortage is over for good.
     EasedForGood {
         dimension: Dimension,
     },
@@ -275,7 +278,7 @@ pub enum UserChange {
     QuotaChanged {
         band: Band,
     },
-    /// More is charged than granted: nothing new is admitted in this band.
+    /// More is charged than granted: no new jobs are admitted in this band.
     QuotaExceeded {
         band: Band,
     },

@@ -1,5 +1,5 @@
-//! Where in a spec a field is: the steps from its top down. Rules name fields by these, so that
-//! whoever knows where each was written can point at it, and nobody has to read names apart.
+//! Paths of fields in a spec: the steps from its top down. Rules name fields by these, so that
+//! callers that know where each field was written can point at it, and nobody has to parse names.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,12 +11,12 @@ pub enum PathSegment {
     Index(usize),
 }
 
-/// From the top down.
+/// Segments from the top down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldPath(pub Vec<PathSegment>);
 
 impl From<&str> for FieldPath {
-    /// Fields with dots between them, as `task.limits.ram`.
+    /// Parses fields with dots between them, as `task.limits.ram`.
     fn from(dotted: &str) -> FieldPath {
         let fields = dotted.split('.').filter(|field| !field.is_empty());
         FieldPath(fields.map(|field| PathSegment::Field(field.to_owned())).collect())
@@ -38,13 +38,13 @@ impl FieldPath {
         FieldPath(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// `inner` below this one.
+    /// The path of `inner` below this one.
     #[must_use]
     pub fn join(&self, inner: &FieldPath) -> FieldPath {
         FieldPath([&self.0[..], &inner.0].concat())
     }
 
-    /// With dots before positions as before names, as verdicts have it.
+    /// The dotted text form, as in verdicts; positions too have a dot before them.
     #[must_use]
     pub fn dotted(&self) -> String {
         let segment_text = |step: &PathSegment| match step {
@@ -68,7 +68,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// Fields, in order: what is related to one is found without a look at the others, of which there
+/// An ordered set of fields: related fields are found without a look at the others, of which there
 /// may be thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet(BTreeSet<Vec<PathSegment>>);
@@ -78,12 +78,12 @@ impl FieldSet {
         self.0.insert(path.0);
     }
 
-    /// Whether the field, or what it is part of, or any part of it is among them.
+    /// Whether the set has the field, an ancestor of it, or a part of it.
     #[must_use]
     pub fn overlaps(&self, path: &FieldPath) -> bool {
         let steps = &path.0[..];
         let around = (0..=steps.len()).any(|length| self.0.contains(&steps[..length]));
-        // What begins with the steps comes right after them.
+        // Paths that begin with these steps come right after them in order.
         let from = (Bound::Included(steps), Bound::Unbounded);
         let next = || self.0.range::<[PathSegment], _>(from).next();
         around || next().is_some_and(|inner| inner.starts_with(steps))

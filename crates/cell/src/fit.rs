@@ -1,6 +1,6 @@
-//! The only definition of "fits" (B30): whether a task can be put on a machine, or into an alloc on
-//! it, as the state is now. `apply` rechecks every placement with it; the scheduler's dense arrays
-//! are tested against it.
+//! The feasibility check, the only definition of "fits" (B30): whether a task can be placed on a
+//! machine, or into an alloc on it, in the present state. `apply` rechecks every placement with it;
+//! the scheduler's dense arrays are tested against it.
 //!
 //! The rule for room (B40): prod is counted by limits, so that it never depends on reclaimed
 //! resources; everything together is counted by logged reservations. An alloc is to its inner tasks
@@ -18,7 +18,7 @@ use crate::spec::{Domain, JobKind, JobSpec};
 use crate::state::State;
 use crate::task::Task;
 
-/// A task that looks for a place.
+/// A task that is to be placed.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub task: &'a Task,
@@ -26,7 +26,7 @@ pub struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// The task as it would be placed: with the version new placements use.
+    /// The task as it would be placed: with the version that new placements use.
     #[must_use]
     pub fn of(state: &'a State, task: TaskId) -> Option<Candidate<'a>> {
         let task = state.tasks().get(task)?;
@@ -40,8 +40,8 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// First reason, in precedence order, why the candidate does not fit on `machine` (in `alloc`, for
-/// jobs inside an alloc set). `None`: it fits.
+/// The first reason, in precedence order, why the candidate does not fit on `machine` (in `alloc`,
+/// for jobs inside an alloc set). `None`: it fits.
 #[must_use]
 pub fn infeasible_reason(
     state: &State,
@@ -70,7 +70,7 @@ pub fn infeasible_reason(
         .or_else(|| under_pressure(candidate.spec, row))
 }
 
-/// A draining machine takes nothing new, not into its allocs either: a task that went back into
+/// A draining machine takes no new tasks, not into its allocs either: a task that went back into
 /// one could hold up the drain for ever.
 fn status(row: &Machine) -> Option<InfeasibleReason> {
     if row.status != MachineStatus::Up {
@@ -79,7 +79,8 @@ fn status(row: &Machine) -> Option<InfeasibleReason> {
     row.draining.then_some(InfeasibleReason::MachineDraining)
 }
 
-/// Room that production does not reserve is not there while the machine cannot serve production.
+/// Room that production does not reserve is not available while the machine cannot serve
+/// production.
 fn under_pressure(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
     (row.accepts_only_prod() && !spec.priority.is_prod()).then_some(InfeasibleReason::MachineShort)
 }
@@ -90,10 +91,10 @@ fn constraints(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
     Some(InfeasibleReason::Constraint { position })
 }
 
-/// The first volume of the job that the machine does not lend.
+/// The first volume of the job that the machine does not offer.
 pub(crate) fn missing_host_volume(spec: &JobSpec, row: &Machine) -> Option<HostVolume> {
     let mut host_volumes = spec.task.isolation.volumes.iter().map(Volume::host_volume);
-    host_volumes.find(|loan| !loan.is_granted(&row.spec.attributes))
+    host_volumes.find(|volume| !volume.is_granted(&row.spec.attributes))
 }
 
 fn crashed_here(state: &State, task: &Task, machine: MachineId) -> Option<InfeasibleReason> {
@@ -178,7 +179,7 @@ pub fn choose_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Vec<u1
     ports
 }
 
-/// Whether `ports` are what the spec asks for and free on the machine.
+/// Whether `ports` satisfy the spec and are free on the machine.
 #[must_use]
 pub fn ports_granted(spec: &JobSpec, row: &Machine, load: &MachineLoad, ports: &[u16]) -> bool {
     let fixed = spec.task.static_ports.len();
@@ -191,11 +192,12 @@ pub fn ports_granted(spec: &JobSpec, row: &Machine, load: &MachineLoad, ports: &
         && ports.iter().all(|p| load.port_holder(*p).is_none())
 }
 
-/// Picks devices for all requests: for each, the fullest ones that still have the shares, so that
-/// whole devices stay whole. Where that leaves a later request without, others are searched for.
+/// Chooses devices for all requests: for each, the fullest ones that still have the shares, so that
+/// whole devices stay whole. If that leaves a later request unsatisfied, other combinations are
+/// searched.
 ///
 /// # Errors
-/// The first request that cannot be met when each takes the fullest.
+/// The first request that cannot be met when each takes the fullest devices.
 pub fn choose_devices(
     devices: &[Device],
     load: &MachineLoad,
@@ -238,17 +240,17 @@ fn choose_greedily(
     Ok(grants)
 }
 
-/// Devices looked at before a search gives up: what needs more counts as not fitting.
+/// Devices tried before a search gives up: requests that need more count as not fitting.
 const DEVICE_SEARCH_STEPS: u32 = 20_000;
 
 /// A search for devices that meet all requests at once, one device at a time with backtracking.
 struct DeviceSearch<'a> {
     devices: &'a [Device],
     requests: &'a [DeviceRequest],
-    /// Which request each step serves, those with the least choice first.
+    /// The request that each step serves, those with the fewest choices first.
     units: Vec<usize>,
     free: Vec<u16>,
-    /// By request, in rising order.
+    /// Chosen devices by request, in rising order.
     chosen: Vec<Vec<usize>>,
     steps: u32,
 }
@@ -276,11 +278,11 @@ impl<'a> DeviceSearch<'a> {
         search.search_from(0).then(|| search.grants())
     }
 
-    /// Serves the units from `unit` on; false, and nothing taken, when that cannot be done.
+    /// Serves the units from `unit` on; returns false, with nothing taken, if that is impossible.
     fn search_from(&mut self, unit: usize) -> bool {
-        let Some(asks) = self.units.get(unit).copied() else { return true };
-        let request = &self.requests[asks];
-        let first = self.chosen[asks].last().map_or(0, |last| last + 1);
+        let Some(index) = self.units.get(unit).copied() else { return true };
+        let request = &self.requests[index];
+        let first = self.chosen[index].last().map_or(0, |last| last + 1);
         for at in first..self.devices.len() {
             if self.steps == 0 {
                 return false;
@@ -289,17 +291,17 @@ impl<'a> DeviceSearch<'a> {
             let same = |other: usize| {
                 self.devices[other] == self.devices[at] && self.free[other] == self.free[at]
             };
-            // What failed with its twin fails with this one.
+            // A device that failed for an equal unit fails for this one.
             let tried = (first..at).any(same);
             if tried || !request.accepts(&self.devices[at]) || self.free[at] < request.milli {
                 continue;
             }
             self.free[at] -= request.milli;
-            self.chosen[asks].push(at);
+            self.chosen[index].push(at);
             if self.search_from(unit + 1) {
                 return true;
             }
-            self.chosen[asks].pop();
+            self.chosen[index].pop();
             self.free[at] += request.milli;
         }
         false
@@ -354,19 +356,19 @@ fn named(
     machine: MachineId,
     load: &MachineLoad,
 ) -> Option<InfeasibleReason> {
-    spec.task.named.iter().find_map(|ask| {
-        let capacity = state.named_capacity(machine, &ask.name);
+    spec.task.named.iter().find_map(|request| {
+        let capacity = state.named_capacity(machine, &request.name);
         if capacity == UNBOUNDED {
             return None;
         }
-        let available = capacity.saturating_sub(load.named_used(&ask.name));
-        let short = ask.amount > available || capacity == 0;
-        let (name, asked) = (ask.name.clone(), ask.amount);
+        let available = capacity.saturating_sub(load.named_used(&request.name));
+        let short = request.amount > available || capacity == 0;
+        let (name, asked) = (request.name.clone(), request.amount);
         short.then_some(InfeasibleReason::Named { name, asked, available })
     })
 }
 
-/// Counts tasks, not what they ask for: one that asks for nothing costs the agent as much.
+/// Counts tasks, not what they ask for: a task that asks for nothing costs the agent as much.
 fn at_task_limit(state: &State, load: &MachineLoad) -> Option<InfeasibleReason> {
     let most = state.bounds().machine_tasks;
     (load.holder_count() >= most).then_some(InfeasibleReason::MachineFull { most })
@@ -383,7 +385,7 @@ fn resource_reason(
     resource_reason_from_sums(candidate, capacity, prod_limits, reserved)
 }
 
-/// Capacity, prod limits held and reservations held of the machine, or of an alloc on it.
+/// Capacity, held prod limits and held reservations of the machine, or of an alloc on it.
 pub(crate) fn held_sums(
     state: &State,
     row: &Machine,
@@ -400,7 +402,7 @@ pub(crate) fn held_sums(
     (capacity, prod, all)
 }
 
-/// The two sums of the module's rule, dimension by dimension.
+/// Checks the two sums of the module's rule, dimension by dimension.
 fn resource_reason_from_sums(
     candidate: &Candidate<'_>,
     capacity: Resources,
@@ -408,9 +410,10 @@ fn resource_reason_from_sums(
     reserved: Resources,
 ) -> Option<InfeasibleReason> {
     let by_reservation = candidate.task.reservation.first_excess(capacity.minus(reserved));
-    let by_limits = match candidate.spec.priority.is_prod() {
-        true => candidate.limits().first_excess(capacity.minus(prod_limits)),
-        false => None,
+    let by_limits = if candidate.spec.priority.is_prod() {
+        candidate.limits().first_excess(capacity.minus(prod_limits))
+    } else {
+        None
     };
     let first = match (by_reservation, by_limits) {
         (Some(a), Some(b)) if b.dimension < a.dimension => Some(b),
@@ -427,7 +430,7 @@ mod tests {
     use crate::name::Token;
 
     /// Requests like `any`, `a100` or `2*any:500` on whole devices of these models.
-    fn check(models: &[&str], asks: &[&str], want: Option<&[u8]>) {
+    fn check(models: &[&str], texts: &[&str], want: Option<&[u8]>) {
         let token = |text: &str| Token::new(text).unwrap();
         let device = |model: &&str| Device { kind: token("gpu"), model: token(model) };
         let devices: Vec<Device> = models.iter().map(device).collect();
@@ -441,14 +444,14 @@ mod tests {
                 milli: milli.parse().unwrap(),
             }
         };
-        let requests: Vec<DeviceRequest> = asks.iter().map(request).collect();
+        let requests: Vec<DeviceRequest> = texts.iter().map(request).collect();
         let load = MachineLoad::default();
         let chosen = choose_devices(&devices, &load, &requests).ok();
         if let Some(grants) = &chosen {
-            assert!(devices_granted(&devices, &load, &requests, grants), "{asks:?}: {grants:?}");
+            assert!(devices_granted(&devices, &load, &requests, grants), "{texts:?}: {grants:?}");
         }
         let chosen: Option<Vec<u8>> = chosen.map(|g| g.iter().map(|g| g.device).collect());
-        assert_eq!(chosen.as_deref(), want, "{asks:?} on {models:?}");
+        assert_eq!(chosen.as_deref(), want, "{texts:?} on {models:?}");
     }
 
     #[test]

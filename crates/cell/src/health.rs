@@ -1,5 +1,5 @@
-//! How a task says that it is well (B15). The agent of its machine asks; what it hears decides
-//! whether the task counts as started, and whether it is started again.
+//! Health checks (B15). The agent of the task's machine probes the task; the results decide whether
+//! the task counts as started, and whether it is restarted.
 
 #[cfg(feature = "schema")]
 use crate::admit::{MAX_SPAN, MIN_PROBE_INTERVAL};

@@ -1,9 +1,11 @@
-//! What a task holds, and where: a short list, the place where it runs first.
+//! Holds: the resources of a task on machines, as a short list, with the machine where it runs
+//! first.
 //!
-//! A task runs in one place. While a move of it is prepared it may hold room in another place as
-//! well, a reservation on the target: counted there like any task, so that nobody else gets it, and
-//! nothing of it runs there. Which role a hold has follows from its place in the list, so that two
-//! that run cannot be written down; see `docs/decisions/0028-a-task-holds-a-list-of-places.md`.
+//! A task runs on one machine. While a move of it is prepared it may hold room on another machine
+//! as well, a reservation on the target: counted there like any task, so that nobody else gets it,
+//! but nothing of the task runs there. The role of a hold follows from its position in the list, so
+//! a task with two running holds cannot be represented; see
+//! `docs/decisions/0028-a-task-holds-a-list-of-places.md`.
 
 use crate::bounds::MAX_HOLDS;
 use crate::device::DeviceGrant;
@@ -14,8 +16,8 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::sync::Arc;
 
-/// Room of one task on one machine. How much is not said here: each hold is charged the task's
-/// limits and its logged reservation, so that one estimate moves all of them.
+/// Room of one task on one machine. The amount is not stored here: each hold is charged the task's
+/// limits and its logged reservation, so that one estimate applies to all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hold {
@@ -37,17 +39,17 @@ impl Hold {
     }
 }
 
-/// What a hold is for.
+/// The role of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HoldRole {
-    /// The task runs there, or is about to, or is on its way out.
+    /// The task runs there, is about to, or is stopping.
     Primary,
-    /// Room is kept there and nothing runs: a reservation on the target of a move.
+    /// Room is reserved there and nothing runs: a reservation on the target of a move.
     Reserved,
 }
 
-/// At most [`MAX_HOLDS`] holds on different machines, the primary one first. Written as a list.
-/// The second is behind a pointer: nearly no task has one, and rows are many.
+/// At most [`MAX_HOLDS`] holds on different machines, the primary one first. Encoded as a list. The
+/// second is behind a pointer: nearly no task has one, and rows are many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holds {
     primary: Option<Hold>,
@@ -56,7 +58,7 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Room in one place, where the task runs.
+    /// A single hold, where the task runs.
     #[must_use]
     pub fn primary_only(primary: Hold) -> Holds {
         Holds { primary: Some(primary), reserved: None }
@@ -77,7 +79,7 @@ impl Holds {
         self.reserved.as_deref()
     }
 
-    /// All of them with their roles, the primary one first.
+    /// All holds with their roles, the primary one first.
     pub fn iter(&self) -> impl Iterator<Item = (HoldRole, &Hold)> {
         let primary = self.primary.iter().map(|hold| (HoldRole::Primary, hold));
         primary.chain(self.reserved.as_deref().map(|hold| (HoldRole::Reserved, hold)))
@@ -99,14 +101,14 @@ impl Holds {
         self.primary.is_none()
     }
 
-    /// Keeps room in another place beside the primary one. Nothing happens without a primary.
+    /// Adds a reservation beside the primary hold. Does nothing without a primary hold.
     pub(crate) fn reserve(&mut self, hold: Hold) {
         if self.primary.is_some() {
             self.reserved = Some(Box::new(hold));
         }
     }
 
-    /// Gives the reservation up; the machine it was on.
+    /// Removes the reservation and returns the machine it was on.
     pub(crate) fn release_reserved(&mut self) -> Option<MachineId> {
         self.reserved.take().map(|hold| hold.machine)
     }

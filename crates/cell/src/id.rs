@@ -1,5 +1,5 @@
-//! Identities. Those of rows are of the crate below, `cellwright-rows`; that of one try at running
-//! a task is ours, for it is made from what a machine is told.
+//! Ids. Ids of rows come from the crate below, `cellwright-rows`; the id of one attempt at running
+//! a task is defined here, because it is made from what a machine is ordered to run.
 
 pub use cellwright_rows::id::{
     BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId,
@@ -8,16 +8,16 @@ pub use cellwright_rows::id::{
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One try at running one task. What was told to an attempt, or held against it, says nothing about
-/// the next one: that is another program in another place.
+/// One attempt at running one task. Orders to an attempt, and failures of it, say nothing about the
+/// next one: that is another program on another machine.
 ///
-/// A saver that fetches what an attempt left behind runs under that attempt's name, with the number
-/// of the run: it is no task of its own, and what it fetches is that attempt's.
+/// A log saver that fetches what an attempt left behind runs under that attempt's name, with the
+/// number of the run: it is no task of its own, and its work belongs to that attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
     pub task: TaskId,
     pub number: u32,
-    /// Which run of its saver this is, from 1; 0 for the attempt itself.
+    /// The run of the log saver, from 1; 0 for the attempt itself.
     pub saver: u32,
 }
 
@@ -32,7 +32,7 @@ impl Attempt {
         self.saver > 0
     }
 
-    /// Whose leavings a saver fetches; itself for all others.
+    /// The attempt whose data a log saver fetches; the attempt itself for all others.
     #[must_use]
     pub const fn without_saver(self) -> Attempt {
         Attempt { saver: 0, ..self }

@@ -1,13 +1,14 @@
-//! How a task is shut off from its machine and its neighbours (B37, B38, X9), as its owner asks for
-//! it: its root, its network, what it may take of what others leave, what it may see of the
-//! machine, and its secrets.
+//! Isolation of a task from its machine and its neighbours (B37, B38, X9), as its owner specifies
+//! it: its root, its network, its use of resources that others leave, the folders of the machine
+//! that it sees, and its secrets.
 //!
-//! What is left out is what most tasks want: the machine's own programs as the root, the machine's
-//! network, CPU that others leave but none of their memory.
+//! The defaults suit most tasks: the machine's own programs as the root, the machine's network, CPU
+//! that others leave but none of their memory.
 //!
-//! What a machine lends is among its attributes, a folder each: `volume./srv/data` is `writable` or
-//! `read-only`. Rejected: a list of its own in the machine's spec, which no constraint could speak
-//! of and which every agent and every stored machine would have had to learn.
+//! The host volumes of a machine are among its attributes, one for each folder: `volume./srv/data`
+//! is `writable` or `read-only`. Rejected: a separate list in the machine's spec, which no
+//! constraint could refer to and which every agent and every stored machine would have had to
+//! learn.
 
 #[cfg(feature = "schema")]
 use crate::admit::MAX_PROCESSES;
@@ -17,23 +18,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Most processes and threads of a task that does not say.
+/// Most processes and threads of a task whose spec does not say.
 pub const DEFAULT_PROCESSES: u32 = 1024;
 
-/// What a value of a secret reads as wherever a spec is shown.
+/// Replaces the value of a secret wherever a spec is shown.
 pub const REDACTED: &str = "(hidden)";
 
-/// Comes before the path in the name of the attribute of a folder that is lent.
+/// Precedes the path in the name of the attribute of a host volume.
 pub const HOST_VOLUME_PREFIX: &str = "volume.";
-/// What that attribute says of a folder that tasks may write to.
+/// Value of that attribute for a folder that tasks may write to.
 pub const HOST_VOLUME_WRITABLE: &str = "writable";
-/// And of one that they may only read.
+/// Value of that attribute for a folder that tasks may only read.
 pub const HOST_VOLUME_READ_ONLY: &str = "read-only";
 
-/// The attribute by which a machine says that it lends a folder, of an absolute path.
+/// The attribute by which a machine offers a folder, named by an absolute path, as a host volume.
 ///
 /// # Errors
-/// When the path has spaces or other characters that no attribute has, or is too long.
+/// When the path has spaces or other characters that no attribute may have, or is too long.
 pub fn host_volume_attribute(path: &str) -> Result<Token, InvalidName> {
     Token::new(&format!("{HOST_VOLUME_PREFIX}{path}"))
 }
@@ -101,19 +102,19 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// What it takes of the machine: where a task sees it is the task's own affair.
+    /// What the volume needs from the machine; the path at which the task sees it does not matter.
     #[must_use]
     pub fn host_volume(&self) -> HostVolume {
         HostVolume { source: self.source.clone(), writable: self.writable }
     }
 }
 
-/// Places in a container that are the kernel's: nothing is put there or below.
+/// Paths in a container that belong to the kernel: nothing is mounted there or below.
 pub const KERNEL_PATHS: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// Folders of the machine's programs, for reading alone: the root of a task that names no package.
+/// Folders of the machine's programs, mounted read-only: the root of a task that names no package.
 pub const SYSTEM_PROGRAM_DIRS: [&str; 7] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// What programs look up in `/etc`, and nothing secret: the machine's own, for reading alone,
+/// What programs look up in `/etc`, and nothing secret: the machine's own files, mounted read-only
 /// for a task that names no package as its root.
 pub const ETC_LOOKUP_PATHS: [&str; 16] = [
     "/etc/alternatives",
@@ -133,59 +134,71 @@ pub const ETC_LOOKUP_PATHS: [&str; 16] = [
     "/etc/services",
     "/etc/ssl",
 ];
-/// How names are found on the machine's network, whatever the root of those who use it.
+/// Files for name resolution on the machine's network, mounted whatever a task's root is.
 pub const NAME_RESOLUTION_FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
-/// What a task is given at these places cannot be written to, so nothing can be put below either.
+/// What a task gets at these paths is read-only, so nothing can be mounted below either.
 const READ_ONLY_MOUNTS: [&str; 5] = ["/packages", "/secrets", "/identity", "/ports", "/devices"];
-/// These are filled for every task, and whatever covered them would take that away.
+/// These are filled for every task; a mount over them would hide that.
 const TASK_MOUNTS: [&str; 3] = ["/work", "/alloc", "/etc"];
 
 impl Isolation {
-    /// Volumes that no task could see where they are asked for: their positions, and what is
-    /// allowed instead. Admission asks this of new jobs, agents of jobs from before it did.
+    /// Volumes whose target no task could see: their positions, and what is allowed instead.
+    /// Admission checks this for new jobs; agents check it for jobs from before admission did.
     ///
-    /// One volume inside another is fine where the outer has a folder to put it on, which nobody
-    /// knows before the machine is chosen.
-    pub fn invalid_volume_targets(&self) -> impl Iterator<Item = (usize, &'static str)> {
+    /// One volume inside another is fine if the outer has a folder to mount it on, which is not
+    /// known before a machine is chosen.
+    pub fn invalid_volume_targets(&self) -> impl Iterator<Item = (usize, TargetFlaw)> {
         let mut seen = BTreeSet::new();
         self.volumes.iter().enumerate().filter_map(move |(position, volume)| {
             let target = volume.target.as_str();
-            let taken = if seen.insert(target) { None } else { Some("each target once") };
-            taken.or_else(|| self.reserved_target(target)).map(|allowed| (position, allowed))
+            let twice = if seen.insert(target) { None } else { Some(TargetFlaw::Twice) };
+            twice.or_else(|| self.reserved(target)).map(|flaw| (position, flaw))
         })
     }
 
-    fn reserved_target(&self, target: &str) -> Option<&'static str> {
+    fn reserved(&self, target: &str) -> Option<TargetFlaw> {
         let is_in = |places: &[&str]| ancestors(target).any(|folder| places.contains(&folder));
         if is_in(&KERNEL_PATHS) {
-            return Some("a path outside /proc, /sys and /dev");
+            return Some(TargetFlaw::Kernel);
         }
         if is_in(&READ_ONLY_MOUNTS) {
-            return Some("a path outside /packages, /secrets, /identity, /ports and /devices");
+            return Some(TargetFlaw::Given);
         }
         if TASK_MOUNTS.contains(&target) {
-            return Some(
-                "any path but /work, /alloc and /etc; one inside them is fine, save what programs \
-                 look up in /etc",
-            );
+            return Some(TargetFlaw::Filled);
         }
         if self.network == Network::Host && is_in(&NAME_RESOLUTION_FILES) {
-            return Some("any path but /etc/hosts and /etc/resolv.conf on the machine's network");
+            return Some(TargetFlaw::Names);
         }
         if self.root.is_none() && is_in(&ETC_LOOKUP_PATHS) {
-            return Some(
-                "a path outside what programs look up in /etc (/etc/passwd, /etc/ssl, /etc/pki…), \
-                 unless a package is the task's root",
-            );
+            return Some(TargetFlaw::LookedUp);
         }
-        (self.root.is_none() && is_in(&SYSTEM_PROGRAM_DIRS)).then_some(
-            "a path outside the machine's programs (/usr, /bin, /sbin, /lib…), unless a package is \
-             the task's root",
-        )
+        (self.root.is_none() && is_in(&SYSTEM_PROGRAM_DIRS)).then_some(TargetFlaw::Programs)
     }
 }
 
-/// A folder that a task wants to borrow from its machine.
+/// Why nothing may be put where a volume is to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TargetFlaw {
+    /// Another volume is there.
+    Twice,
+    /// The kernel's own places.
+    Kernel,
+    /// What the cell gives to tasks.
+    Given,
+    /// A folder that is filled for the task.
+    Filled,
+    /// How names are found on the machine's network.
+    Names,
+    /// What programs of the machine look up.
+    LookedUp,
+    /// The machine's programs.
+    Programs,
+}
+
+/// A folder of the machine that a task wants to use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostVolume {
@@ -195,8 +208,8 @@ pub struct HostVolume {
 }
 
 impl HostVolume {
-    /// Whether a machine with these attributes lends the folder, or one that it is in. Of those the
-    /// innermost decides: what is for reading inside what is for writing is for reading.
+    /// Whether a machine with these attributes offers the folder, or one that contains it. The
+    /// innermost of those decides: a read-only folder inside a writable one is read-only.
     #[must_use]
     pub fn is_granted(&self, attributes: &Attributes) -> bool {
         let attribute_of = |folder| attributes.get(&host_volume_attribute(folder).ok()?);
@@ -214,7 +227,7 @@ impl fmt::Display for HostVolume {
     }
 }
 
-/// The path itself, then every folder that it is in, up to the root.
+/// The path itself, then every folder that contains it, up to the root.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |inner| match inner.rsplit_once('/')? {
         ("", "") => None,
@@ -223,21 +236,21 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A value that its machine writes into a file for the task and nobody is shown.
+/// A value that the agent writes into a file for the task and that is never shown.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Secret(pub String);
 
 impl Secret {
-    /// What stands in its place where a spec is shown.
+    /// The placeholder where a spec is shown.
     #[must_use]
     pub fn redacted() -> Secret {
         Secret(REDACTED.to_owned())
     }
 }
 
-/// A value never gets into a log by accident.
+/// Keeps values out of logs.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(REDACTED)
@@ -269,8 +282,8 @@ mod tests {
             machine(&[("/srv/data", HOST_VOLUME_WRITABLE), ("/srv/models", HOST_VOLUME_READ_ONLY)]);
         let check = |source: &str, reads: bool, writes: bool| {
             for (writable, want) in [(false, reads), (true, writes)] {
-                let loan = HostVolume { source: source.into(), writable };
-                assert_eq!(loan.is_granted(&attributes), want, "{loan}");
+                let volume = HostVolume { source: source.into(), writable };
+                assert_eq!(volume.is_granted(&attributes), want, "{volume}");
             }
         };
         check("/srv/data", true, true);
@@ -280,18 +293,18 @@ mod tests {
         check("/srv/database", false, false);
         check("/", false, false);
         let all = machine(&[("/", HOST_VOLUME_READ_ONLY), ("/srv", HOST_VOLUME_WRITABLE)]);
-        let loan = |source: &str, writable| HostVolume { source: source.into(), writable };
-        assert!(loan("/etc", false).is_granted(&all) && !loan("/etc", true).is_granted(&all));
-        assert!(loan("/srv/x", true).is_granted(&all), "the innermost decides");
+        let volume = |source: &str, writable| HostVolume { source: source.into(), writable };
+        assert!(volume("/etc", false).is_granted(&all) && !volume("/etc", true).is_granted(&all));
+        assert!(volume("/srv/x", true).is_granted(&all), "the innermost decides");
         let fixed =
             machine(&[("/srv", HOST_VOLUME_WRITABLE), ("/srv/models", HOST_VOLUME_READ_ONLY)]);
         for (source, writes) in [("/srv/x", true), ("/srv/models", false), ("/srv/models/a", false)]
         {
-            assert!(loan(source, false).is_granted(&fixed), "{source}");
-            assert_eq!(loan(source, true).is_granted(&fixed), writes, "{source}");
+            assert!(volume(source, false).is_granted(&fixed), "{source}");
+            assert_eq!(volume(source, true).is_granted(&fixed), writes, "{source}");
         }
         assert!(host_volume_attribute("/a b").is_err());
-        assert_eq!(loan("/x", true).to_string(), "volume /x for writing");
+        assert_eq!(volume("/x", true).to_string(), "volume /x for writing");
     }
 
     #[test]
@@ -306,8 +319,10 @@ mod tests {
             let isolation = Isolation { volumes, root, ..Isolation::default() };
             let found = isolation.invalid_volume_targets().next();
             assert_eq!(found.map(|found| found.0), want.map(|want| want.0), "{targets:?}");
-            let says = want.is_none_or(|want| found.is_some_and(|(_, text)| text.contains(want.1)));
-            assert!(says, "{targets:?}: {found:?}");
+            let text_matches = want.is_none_or(|want| {
+                found.is_some_and(|(_, flaw)| flaw.to_string().contains(want.1))
+            });
+            assert!(text_matches, "{targets:?}: {found:?}");
         };
         check(&["/data", "/alloc/data", "/etc/app", "/tmp", "/process", "/users"], None, None);
         check(&["/data", "/data/cache"], None, None);
@@ -349,7 +364,7 @@ mod tests {
         assert!(
             own.invalid_volume_targets()
                 .next()
-                .is_some_and(|(_, allowed)| allowed.contains("a package"))
+                .is_some_and(|(_, allowed)| allowed.to_string().contains("a package"))
         );
         let root = Some(Token::new("alpine").unwrap());
         assert_eq!(Isolation { root, ..own }.invalid_volume_targets().next(), None);

@@ -17,10 +17,10 @@ use std::sync::Arc;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Accepted; starts when its predecessors have ended (B6).
+    /// Accepted; starts when the jobs it depends on have ended (B6).
     Deferred,
     Active,
-    /// Told to stop; tasks are still going down.
+    /// Ordered to stop; tasks are still stopping.
     Stopping,
     Dead(JobOutcome),
 }
@@ -37,14 +37,14 @@ pub enum JobOutcome {
     DependencyFailed,
 }
 
-/// A non-atomic roll from one version to another; can be undone until closed.
+/// A rolling update from one version to another; can be undone until closed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Update {
     pub from: u32,
     pub to: u32,
     pub opened_at: Time,
-    /// Tasks stopped or moved by this update so far.
+    /// Tasks that this update has stopped or moved so far.
     pub disruptions: u32,
     /// Tasks whose change was skipped because it would have disrupted too many.
     pub skipped: BTreeSet<u32>,
@@ -70,11 +70,11 @@ pub struct Job {
     pub user: UserId,
     pub name: Name,
     pub state: JobState,
-    /// Version new placements use. Invariant: deferred, pending and dead tasks are at it.
+    /// The version that new placements use. Invariant: deferred, pending and dead tasks are at it.
     pub version: u32,
-    /// Highest version so far. Numbers are never given twice, so comparing them is safe.
+    /// Highest version so far. Numbers are never reused, so comparing them is safe.
     pub last_version: u32,
-    /// Specs some task runs, or an open update may return to. Invariant: holds `version`.
+    /// Specs that some task runs, or that an open update may return to. Invariant: holds `version`.
     pub specs: BTreeMap<u32, Arc<JobSpec>>,
     pub update: Option<Update>,
     /// Rows by task index. Invariant: the row at position i has index i.
@@ -83,8 +83,8 @@ pub struct Job {
     pub waits_for: BTreeSet<JobId>,
     pub submitted_at: Time,
     pub ended_at: Option<Time>,
-    /// When the cell chose to disrupt tasks of a job that limits that, oldest first, a time for
-    /// each task. Invariant: in order, none ahead, at most
+    /// When the cell disrupted tasks of a job with a disruption limit, oldest first, one time for
+    /// each task. Invariant: in order, none in the future, at most
     /// [`MAX_DISRUPTIONS`](crate::disruption::MAX_DISRUPTIONS).
     pub disrupted_at: Vec<Time>,
 }
@@ -104,8 +104,8 @@ impl Job {
     }
 
     /// Whether its open update has nothing left to do: every live task runs the new version, none
-    /// was skipped, and none has failed for good, which its owner had better look at. One that is
-    /// undone ends by itself.
+    /// was skipped, and none has failed for good, which its owner should look at first. An update
+    /// that is being undone ends by itself.
     #[must_use]
     pub fn update_is_complete(&self, load: &JobLoad) -> bool {
         let is_settled = |update: &Update| !update.undoing && update.skipped.is_empty();
@@ -114,13 +114,13 @@ impl Job {
             && (load.down(), load.failed) == (0, 0)
     }
 
-    /// What admission charges, by band: for each task the most that the job's version, either end
-    /// of an open update, or the version its row still runs asks for it. So neither what an update
+    /// What admission charges, by band: for each task the maximum over the job's version, both ends
+    /// of an open update, and the version its row still runs. So neither a version that an update
     /// may lead to nor a task that an update skipped goes uncharged, and an old version that one
-    /// task still runs charges nothing for the others. Nothing once dead; tasks inside an alloc set
-    /// charge the set alone; priority zero is free. A task that ended stays charged with its job:
-    /// what was admitted is the job. No task is charged less than
-    /// `least`: one that asks for nothing takes a place, a row and whatever it finds.
+    /// task still runs charges nothing for the others. Dead jobs are charged nothing; tasks inside
+    /// an alloc set charge the set alone; priority zero is free. A task that ended stays charged
+    /// with its job, because the whole job was admitted. No task is charged less than `least`: a
+    /// task that asks for nothing still takes a row and a share of the agent's work.
     #[must_use]
     pub fn charges(
         &self,
@@ -152,8 +152,8 @@ impl Job {
         charges
     }
 
-    /// What the task at `index` is charged, beyond what it is charged anyway, for running
-    /// `version`, which nothing leads to any more.
+    /// The additional charge of the task at `index` for running `version`, which neither placements
+    /// nor an open update use any more.
     pub(crate) fn old_version_charge(
         &self,
         index: u32,
@@ -193,7 +193,7 @@ fn is_charged(spec: &JobSpec) -> bool {
     spec.alloc_set.is_none() && spec.priority != Priority(0)
 }
 
-/// Sum over the tasks of the most that any of `specs` charges for each.
+/// Sum over the tasks of the maximum that any of `specs` charges for each.
 fn sum_of_task_maxima(specs: &[&JobSpec], least: Resources) -> Resources {
     if let [only] = specs {
         return only.total_charge(least);
@@ -203,7 +203,7 @@ fn sum_of_task_maxima(specs: &[&JobSpec], least: Resources) -> Resources {
         let counting = specs.iter().filter(|spec| index < spec.count);
         counting.fold(Resources::ZERO, |most, spec| most.max(spec.charge_of(index, least)))
     };
-    // Between two indices with an override of their own, or at which a version ends, all tasks
+    // Between two indices with an override of their own, or where a version's tasks end, all tasks
     // are alike.
     let marks = specs.iter().flat_map(|spec| {
         let own = spec.overrides.range(..spec.count).flat_map(|(i, _)| [*i, i.saturating_add(1)]);

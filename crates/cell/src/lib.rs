@@ -1,4 +1,4 @@
-//! The nouns of a cell and its replicated state machine.
+//! The types of a cell (jobs, tasks, machines, users) and its replicated state machine.
 //!
 //! `Command → apply → events`: pure, deterministic and total. The same entries give the same bytes
 //! of state on every replica, on every machine, in the simulator.
@@ -22,6 +22,7 @@ pub mod disruption;
 mod edit;
 pub mod encode;
 pub mod event;
+pub mod explanation;
 pub mod field;
 pub mod fit;
 pub mod health;
@@ -43,7 +44,6 @@ pub mod priority;
 pub mod quota;
 pub mod reason;
 pub mod reclaim;
-pub mod render;
 pub mod replay_windows;
 pub mod resource;
 pub mod retry;
@@ -56,6 +56,7 @@ pub mod suggestions;
 pub mod tables;
 pub mod task;
 pub mod units;
+pub mod words;
 
 pub use actor::Actor;
 pub use cellwright_rows::{index, name, sorted_map, table, time};

@@ -16,24 +16,23 @@ use crate::task::{TaskOutcome, TaskState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is held on one machine. Inner tasks of allocs appear in `tasks`,
-/// `held_for` and `ports` only.
+/// What is held on one machine. Tasks inside allocs appear in `tasks`, `held_for` and `ports` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineLoad {
-    /// Limits of prod tasks and allocs: what prod is placed by.
+    /// Limits of prod tasks and allocs: prod is placed by these.
     pub prod_limits: Resources,
-    /// Logged reservations of all, and retained disk: what non-prod is placed by.
+    /// Logged reservations of all tasks, and retained disk: non-prod is placed by these.
     pub reserved: Resources,
-    /// Limits of all, for reports.
+    /// Limits of all tasks, for reports.
     pub limits: Resources,
-    /// Everything that is on the machine, stopping ones too, sorted.
+    /// All tasks on the machine, including those that are stopping, sorted.
     pub tasks: Vec<TaskId>,
-    /// Tasks that run elsewhere and hold room here, sorted. Nothing of them is here; in every sum
-    /// they count like those that are.
+    /// Tasks that run elsewhere and hold room here, sorted. Nothing of them runs here; in every sum
+    /// they count like tasks that do.
     pub held_for: Vec<TaskId>,
-    /// How many of `tasks` are on their way out and hold nothing any more.
+    /// How many of `tasks` are stopping and hold nothing any more.
     pub leaving: u32,
-    /// Ports in use and by whom, sorted. Ports of stopping tasks have passed on.
+    /// Ports in use and their tasks, sorted. Ports of stopping tasks are free for others already.
     pub ports: Vec<(u16, TaskId)>,
     /// Milli-shares in use by device position.
     pub devices: Vec<u16>,
@@ -46,8 +45,8 @@ pub struct MachineLoad {
 }
 
 impl MachineLoad {
-    /// Whether more is held than there is: of the machine, of a device, or of an alloc on it.
-    /// Somebody has to leave then; see [`crate::obligation`].
+    /// Whether more is held than there is: of the machine, of a device, or of an alloc on it. Some
+    /// tasks have to leave then; see [`crate::overcommit_eviction`].
     #[must_use]
     pub fn exceeds(&self, machine: &Machine) -> bool {
         let capacity = machine.spec.capacity;
@@ -62,7 +61,8 @@ impl MachineLoad {
             || !self.overfull_allocs.is_empty()
     }
 
-    /// Tasks that hold something here, those inside allocs and those that run elsewhere too.
+    /// Number of tasks that hold something here, including those inside allocs and those that run
+    /// elsewhere.
     #[must_use]
     pub fn holder_count(&self) -> u64 {
         let here = (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving));
@@ -85,27 +85,27 @@ impl MachineLoad {
     }
 }
 
-/// What the tasks inside one alloc hold of it.
+/// What tasks inside one alloc hold of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocLoad {
     pub prod_limits: Resources,
     pub reserved: Resources,
-    /// Sorted; stopping ones too.
+    /// Sorted, including those that are stopping.
     pub tasks: Vec<TaskId>,
     /// Tasks that run in another alloc and hold room in this one, sorted.
     pub held_for: Vec<TaskId>,
 }
 
 impl AllocLoad {
-    /// Whether more is held inside than an alloc with these limits has. Only reservations can get
-    /// there: limits of prod are looked at whenever something is placed, changed or shrunk.
+    /// Whether more is held inside than an alloc with these limits has. Only reservations can
+    /// exceed it: limits of prod are checked whenever something is placed, changed or shrunk.
     #[must_use]
     pub fn exceeds(&self, limits: Resources) -> bool {
         !self.prod_limits.within(limits) || !self.reserved.within(limits)
     }
 }
 
-/// How a job's tasks stand.
+/// Counts of a job's tasks by state and place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobLoad {
     pub deferred: u32,
@@ -116,8 +116,8 @@ pub struct JobLoad {
     pub finished: u32,
     pub failed: u32,
     pub killed: u32,
-    /// Holds of tasks, per machine: one that holds room in two places counts in both. Kept only for
-    /// jobs with spread limits.
+    /// Holds of tasks by machine: a task with holds on two machines counts on both. Only for jobs
+    /// with spread limits.
     pub on_machine: Arc<BTreeMap<MachineId, u32>>,
     pub in_rack: Arc<BTreeMap<Token, u32>>,
     pub in_power: Arc<BTreeMap<Token, u32>>,
@@ -145,7 +145,7 @@ impl JobLoad {
         bump(&mut self.at_version, version, add);
     }
 
-    /// Tasks that should run and do not: what disruption budgets bound.
+    /// Tasks that should run and do not: the number that disruption budgets bound.
     #[must_use]
     pub fn down(&self) -> u32 {
         self.deferred + self.pending + self.assigned + self.stopping
@@ -191,15 +191,15 @@ fn bump<K: Ord>(map: &mut BTreeMap<K, u32>, key: K, add: bool) {
     }
 }
 
-/// What a user's jobs are charged per band, and what the cell keeps of the user.
+/// Charges of a user's jobs by band, and what the cell stores of the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLoad {
     pub charged: BTreeMap<Band, Resources>,
     pub live_jobs: u32,
-    /// Those that ended included.
+    /// Including ended ones.
     pub jobs: u64,
     /// Rows of tasks of all these jobs.
     pub tasks: u64,
-    /// What specs of jobs and periodic jobs take in a checkpoint.
+    /// Encoded bytes of specs of jobs and periodic jobs in a checkpoint.
     pub spec_bytes: u64,
 }

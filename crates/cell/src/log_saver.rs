@@ -1,15 +1,15 @@
-//! Savers (B9): what runs on the disk that an ended alloc left behind. The alloc set names a job
-//! that runs inside it; when an alloc of the set has ended, the program of that job is run once
-//! more on what is left, on the machine where it is, and again until it succeeds or the disk's time
-//! is over.
+//! Log savers (B9): programs that run on the disk that an ended alloc left behind. The alloc set
+//! names a job that runs inside it; when an alloc of the set has ended, the program of that job is
+//! run once more on the retained disk, on the same machine, and again until it succeeds or the
+//! disk's time is over.
 //!
-//! A run is no task: it has no row, is charged nothing but the disk that is kept anyway, and gives
-//! way to every task of its machine. The program is the one that the named job has now, so a saver
-//! that never succeeds can be mended while the disk is kept: by an update, or by a job of the same
+//! A run is no task: it has no row, is charged nothing but the retained disk, and gives way to
+//! every task of its machine. The program is the present one of the named job, so a log saver that
+//! never succeeds can be fixed while the disk is retained: by an update, or by a job of the same
 //! name once the old one is dead.
 //!
-//! Rejected: placing the saver's own task there. Its alloc has no room any more, and the same task
-//! may already serve the alloc that took its place elsewhere.
+//! Rejected: placing the log saver's own task there. Its alloc has no room any more, and the same
+//! task may already serve the alloc that replaced it elsewhere.
 
 use crate::apply::back_off;
 use crate::desired::{Action, DesiredTask, RunSpec};
@@ -25,10 +25,10 @@ use crate::time::Span;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Below every task that asks for a place, or beside the least of them.
+/// Below every task that asks for a place, or equal to the lowest of them.
 const LOG_SAVER_PRIORITY: Priority = Priority(0);
 
-/// How a run ended that the state still takes for due.
+/// The end of a run that the state still takes for due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSaverEnd {
     pub task: TaskId,
@@ -40,12 +40,12 @@ pub struct LogSaverEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogSaverOutcome {
     Succeeded,
-    /// `None`: nobody saw how.
+    /// `None`: the exit was not seen.
     Failed(Option<ExitClass>),
 }
 
 impl State {
-    /// The job that saves what this task left, and whether there is one.
+    /// The job that saves the retained disk of this task, if there is one.
     pub(crate) fn log_saver_job(&self, task: TaskId) -> Option<JobId> {
         let row = self.tasks.get(task)?;
         let set = self.job_key(row.job)?;
@@ -60,10 +60,10 @@ impl State {
     }
 }
 
-/// Orders about what is kept on `machine`: its folder stays, and what saves it runs.
+/// Orders about retained disk on `machine`: its folder stays, and its log saver runs.
 pub(crate) fn log_saver_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(row) = state.machines().get(machine) else { return Vec::new() };
-    // Who is told to stop there is listed as that, until it is gone.
+    // A task that is stopping there is listed as that, until it is gone.
     let still_there = |entry: &RetainedDisk| {
         let task = state.tasks().get(entry.task);
         task.is_some_and(|task| {
@@ -98,7 +98,7 @@ fn run_order(state: &State, entry: &RetainedDisk) -> Option<DesiredTask> {
     })
 }
 
-/// What a run needs: the job's program with nothing that a place would have to give.
+/// What to run: the job's program without anything that only a placement could give.
 fn run_spec(spec: &JobSpec, run: u32) -> RunSpec {
     let task = &spec.task;
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
@@ -132,8 +132,8 @@ fn run_spec(spec: &JobSpec, run: u32) -> RunSpec {
     }
 }
 
-/// Runs that have ended, as the agent of `machine` says in full, and that the state takes for due.
-/// Once they have been applied the same report holds none.
+/// Runs that the agent of `machine` reports as ended and that the state takes for due. Once they
+/// have been applied the same report has none.
 #[must_use]
 pub fn log_saver_ends(
     state: &State,
@@ -188,7 +188,7 @@ mod tests {
         save.restart.backoff = Span::seconds(2);
         cell.submit(&save);
         cell.ok(Command::StopJob { job: key("ubar/set"), expect: None });
-        // The alloc is told to stop, and nothing else, until it is seen gone.
+        // The order is to stop the alloc, and nothing else, until it is seen to be gone.
         let actions: Vec<Action> =
             desired_on_m1(&cell).into_iter().map(|order| order.action).collect();
         assert!(matches!(actions[..], [Action::Stop { .. }]), "{actions:?}");
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!((desired_run(&cell).0, desired_run(&cell).1.delay), (2, Span::seconds(2)));
         report_run(&mut cell, 2, ObservedState::Stopped);
         assert_eq!((desired_run(&cell).0, desired_run(&cell).1.delay), (3, Span::seconds(4)));
-        // What is due no more changes nothing.
+        // A report of a run that is no longer due changes nothing.
         assert_eq!(report_run(&mut cell, 2, ObservedState::Finished), []);
         report_run(&mut cell, 3, ObservedState::Finished);
         assert!(cell.event_lines[0].contains("is saved"), "{:?}", cell.event_lines);
@@ -282,7 +282,7 @@ mod tests {
         };
         let left = (cell.task_id("set", 0), 1);
         assert_eq!(keeps(&cell), [left]);
-        // One that still runs there leaves its disk when the machine is lost.
+        // A task that still runs there leaves its disk when the machine is lost.
         let mut other = job("other", 1, 100);
         other.retain_disk = Some(RetainDisk { bytes: 2, keep: Span::seconds(9), saver: None });
         cell.submit(&other);

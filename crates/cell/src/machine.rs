@@ -1,4 +1,4 @@
-//! Machines (B1): what an operator or the machine's own agent says of it, and how it stands.
+//! Machines (B1): what an operator or the machine's own agent specifies, and the machine's status.
 
 use crate::constraint::Attributes;
 use crate::device::Device;
@@ -14,7 +14,7 @@ use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Inclusive range of the ports the system hands out on a machine.
+/// Inclusive range of the ports that the system assigns on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -24,7 +24,7 @@ pub struct PortRange {
 }
 
 impl Default for PortRange {
-    /// Below what Linux hands out for outgoing connections.
+    /// Below the range that Linux uses for outgoing connections.
     fn default() -> PortRange {
         PortRange { first: 20_000, last: 31_999 }
     }
@@ -41,10 +41,10 @@ impl PortRange {
     }
 }
 
-/// Machines that a cell can ever have had: ids are never reused, and the scheduler packs them into
-/// its score keys.
+/// Most machines that a cell can ever have had: ids are never reused, and the scheduler packs them
+/// into its score keys.
 pub const MAX_MACHINES: usize = 1 << 22;
-/// Most of one dimension in all machines together: sums over the cell stay exact.
+/// Most of one dimension in all machines together, so that sums over the cell stay exact.
 pub const MAX_CELL_CAPACITY: u64 = 1 << 62;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub struct MachineSpec {
     /// Left out: none.
     #[serde(default)]
     pub labels: Labels,
-    /// Failure domains; `None` when the operator did not say.
+    /// Failure domains; `None` when not specified.
     pub rack: Option<Token>,
     pub power: Option<Token>,
     /// Left out: none.
@@ -71,7 +71,7 @@ pub struct MachineSpec {
     /// Left out: 20000 to 31999.
     #[serde(default)]
     pub ports: PortRange,
-    /// Where its tasks are reached. Left out: they have no names.
+    /// Address at which its tasks are reached. Left out: they have no DNS names.
     #[serde(default)]
     pub address: Option<IpAddr>,
 }
@@ -80,12 +80,12 @@ pub struct MachineSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MachineStatus {
-    /// Known, never heard from or silent too long; nothing is placed there.
+    /// Never heard from, or silent too long; nothing is placed there.
     Down,
     Up,
 }
 
-/// Disk that outlives its alloc or task until fetched or out of time. Stays charged.
+/// Disk that outlives its alloc or task until it is saved or its time is over. Stays charged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RetainedDisk {
@@ -93,37 +93,38 @@ pub struct RetainedDisk {
     pub attempt: u32,
     pub bytes: u64,
     pub until: Time,
-    /// The run of its saver that is due, from 1; `None` when it has none.
+    /// The log saver's run that is due, from 1; `None` when there is no log saver.
     pub run: Option<u32>,
 }
 
-/// Something the machine lacks although its agent holds back whoever it may.
+/// A resource the machine is short of although its agent throttles all the tasks it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResourcePressure {
     pub dimension: Dimension,
     pub since: Time,
-    /// How often its agent has asked for relief; 0: it is well again, and watched for a while yet.
+    /// How often its agent has requested an eviction; 0: the shortage is over, and the machine is
+    /// watched for a while longer.
     pub asked: u32,
-    /// Up to which of these times somebody was told to leave.
+    /// The latest of these requests for which a task was ordered to leave.
     pub answered: u32,
 }
 
 impl ResourcePressure {
-    /// Whether somebody has to leave for it now.
+    /// Whether a task has to leave the machine for it now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.asked > self.answered
     }
 }
 
-/// A shortage as an agent tells it.
+/// A shortage as an agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResourcePressureReport {
     pub dimension: Dimension,
-    /// For how long. Clocks differ, spans do not.
+    /// Duration of the shortage. Clocks differ, spans do not.
     pub lasted: Span,
     /// See [`ResourcePressure::asked`].
     pub asked: u32,
@@ -135,23 +136,23 @@ pub struct Machine {
     pub spec: MachineSpec,
     pub status: MachineStatus,
     pub draining: bool,
-    /// Number of the agent's life; reports of an earlier life are refused.
+    /// Incarnation number of the agent; reports of an earlier incarnation are rejected.
     pub incarnation: u64,
-    /// Counts changes to spec or status: a plan made against an older one can be told.
+    /// Counts changes to spec or status, so that a plan made against an older one is recognized.
     pub generation: u32,
-    /// Packages the agent says are installed.
+    /// Packages that the agent reports as installed.
     pub packages: BTreeSet<PackageRef>,
     pub retained: Vec<RetainedDisk>,
-    /// Holds more than it can; somebody must be evicted.
-    /// Invariant: true exactly when [`crate::load::MachineLoad::exceeds`] says so.
+    /// Over-committed: tasks must be evicted. Invariant: true exactly when
+    /// [`crate::load::MachineLoad::exceeds`] says so.
     pub over_committed: bool,
-    /// What it is short of, or was a short while ago; each dimension once, in their order.
+    /// What it is short of, or was a short while ago; each dimension at most once, sorted.
     pub shortages: Vec<ResourcePressure>,
-    /// When it came to be up, or down.
+    /// When the status last changed to up or down.
     pub since: Time,
 }
 
-/// Packages that a machine is known to have: its row is copied when it changes.
+/// Most packages that a machine's row records: the row is copied when it changes.
 pub const MAX_PACKAGES: usize = 4096;
 
 impl Machine {
@@ -160,24 +161,25 @@ impl Machine {
         self.status == MachineStatus::Up && !self.draining
     }
 
-    /// Whether there is no place for more of non-production: it would only be held back, and
-    /// production go short.
+    /// Whether the machine is closed to new non-production tasks: they would only be throttled, and
+    /// production would go short.
     #[must_use]
     pub fn accepts_only_prod(&self) -> bool {
         !self.shortages.is_empty()
     }
 
-    /// What new tasks find here.
+    /// What is available to new tasks.
     #[must_use]
     pub fn available(&self, load: &MachineLoad) -> Resources {
-        match self.is_schedulable() && !self.accepts_only_prod() {
-            true => self.spec.capacity.minus(load.reserved),
-            false => Resources::ZERO,
+        if self.is_schedulable() && !self.accepts_only_prod() {
+            self.spec.capacity.minus(load.reserved)
+        } else {
+            Resources::ZERO
         }
     }
 
-    /// Operator-given capacity of a named resource, zero when unknown. With ephemeral ones:
-    /// [`crate::state::State::named_capacity`].
+    /// Capacity of a named resource as the operator configured it, zero when unknown. Including
+    /// ephemeral resources: [`crate::state::State::named_capacity`].
     #[must_use]
     pub(crate) fn configured_capacity(&self, name: &ResourceName) -> u64 {
         let list = &self.spec.named;

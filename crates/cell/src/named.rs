@@ -5,7 +5,7 @@
 use crate::name::Token;
 use serde::{Deserialize, Serialize};
 
-/// Capacity that never runs out: matches any request, is never drawn down.
+/// Capacity without limit: satisfies any request and is never used up.
 pub const UNBOUNDED: u64 = u64::MAX;
 
 /// `namespace/name`: names of one application never collide with those of another. Names without a

@@ -1,11 +1,11 @@
-//! What an agent sees, and what of it the replicated state does not know yet. Agents always send
-//! everything; only differences reach the log.
+//! Observed state: what an agent reports of its tasks, and the differences from the replicated
+//! state. Agents always send everything; only differences reach the log.
 //!
-//! The comparison is with the replicated state and not with the agent's last report: so what was
-//! forwarded and got lost is simply found again, and any replica can compare. What the state does
-//! not want on the machine (unknown tasks, earlier attempts) makes no difference here: the agent
-//! kills it because it is not in its orders. Nor does room that is reserved for a task that runs
-//! elsewhere: nothing of it is there, and nobody is asked about it.
+//! The comparison is with the replicated state and not with the agent's last report: so a
+//! difference that was forwarded and got lost is simply found again, and any replica can compare.
+//! What the state does not want on the machine (unknown tasks, earlier attempts) makes no
+//! difference here: the agent kills it because it is not in its orders. Neither does room reserved
+//! for a task that runs elsewhere: nothing of the task is there to be reported.
 
 use crate::command::{Observed, TaskReport};
 use crate::id::{MachineId, TaskId};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 pub struct ObservedTask {
     pub task: TaskId,
     pub attempt: u32,
-    /// Which run of the saver of what that attempt left; 0: the attempt itself.
+    /// The run of the log saver of that attempt's retained disk; 0: the attempt itself.
     pub saver: u32,
     pub state: ObservedState,
 }
@@ -39,18 +39,18 @@ pub enum ObservedState {
     /// Ended with success.
     Finished,
     Failed(ExitClass),
-    /// Stopped as ordered, seen gone.
+    /// Stopped as ordered, and seen to be gone.
     Stopped,
-    /// The same of one whose end was watched: what became of the warning.
+    /// As `Stopped`, for a task whose end was watched: the outcome of the termination notice.
     Left(NoticeOutcome),
 }
 
-/// The reports that bring `state` up to what the agent of `machine` says in full, in the life
-/// `incarnation`. Nothing for a machine that is unknown, down or in another life: it has to be
-/// declared up first. Sending them twice changes nothing, and once they have been applied the same
-/// report makes no difference any more.
+/// The reports that bring `state` up to the full report of the agent of `machine` in its
+/// incarnation `incarnation`. None for a machine that is unknown, down or has another incarnation:
+/// it has to be declared up first. Sending them twice changes nothing, and once they have been
+/// applied the same report makes no difference any more.
 ///
-/// The report must be newer than what `state` knows of the machine: a task that runs and is missing
+/// The report must be newer than what `state` has of the machine: a running task that is missing
 /// from it is taken for lost.
 #[must_use]
 pub fn differences(
@@ -64,7 +64,7 @@ pub fn differences(
     if row.status != MachineStatus::Up || row.incarnation != incarnation {
         return Vec::new();
     }
-    // Savers are not among the tasks: see [`crate::saver`].
+    // Log savers are not among the tasks: see [`crate::log_saver`].
     let own = reported.iter().filter(|report| report.saver == 0);
     let seen: BTreeMap<(TaskId, u32), ObservedState> =
         own.map(|report| ((report.task, report.attempt), report.state)).collect();
@@ -77,13 +77,14 @@ pub fn differences(
         let reports = news.into_iter().map(|what| TaskReport { task: *id, attempt, what });
         found.extend(reports.map(|report| (task.alloc().is_none(), report)));
     }
-    // What is inside an alloc comes before the alloc: with the alloc gone there is nobody left to
+    // Tasks inside an alloc come before the alloc: once the alloc is gone, they have no row to
     // report on.
     found.sort_by_key(|(outside, report)| (*outside, report.task));
     found.into_iter().map(|(_, report)| report).collect()
 }
 
-/// What one task's agent knows that its row does not; two things of one that started and is ill.
+/// What the agent knows of one task that its row does not; two reports for one that started and is
+/// unhealthy.
 fn difference(task: &Task, is_alloc: bool, seen: Option<ObservedState>) -> Vec<Observed> {
     use ObservedState as S;
     let started = task.state == TaskState::Running;
@@ -104,7 +105,7 @@ fn difference(task: &Task, is_alloc: bool, seen: Option<ObservedState>) -> Vec<O
         (TaskState::Stopping(_), Some(S::Left(notice))) => vec![Observed::Left(notice)],
         (_, Some(S::Finished)) if !is_alloc => vec![Observed::Finished],
         (TaskState::Stopping(_), Some(S::Finished)) => vec![Observed::Stopped],
-        // An end nobody asked for and no program had.
+        // It ended without an order and without an exit of its program.
         (_, Some(S::Finished | S::Stopped | S::Left(_))) => vec![Observed::Lost],
     }
 }
@@ -119,7 +120,7 @@ mod tests {
 
     const M1: MachineId = MachineId(0);
 
-    /// `jfoo/0` on `m1`, running or told to stop, then seen like this by its agent.
+    /// `jfoo/0` on `m1`, running or ordered to stop, then observed like this by its agent.
     fn check(
         shape: fn(&mut JobSpec),
         stop: bool,
@@ -204,7 +205,7 @@ mod tests {
         let row = cell.task("jfoo", 0);
         assert_eq!((row.state, row.failures_in_row), (TaskState::Pending, 0));
         assert!(row.crashed_on.is_empty());
-        // Nobody saw its end, so its lease has to run out like that of a lost machine's task.
+        // Its end was not seen, so its lease has to run out like that of a lost machine's task.
         assert!(row.not_before.0 > cell.now + 30_000);
     }
 }

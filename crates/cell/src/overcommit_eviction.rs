@@ -1,19 +1,19 @@
-//! The obligation that comes with over-commitment (B39, B40): who must leave a machine that holds
+//! Eviction from over-committed machines (B39, B40): the tasks that must leave a machine that holds
 //! more than it has. The lowest priorities go first, of equals the one that gives back most of what
-//! is lacking, and nobody goes whose leaving turns out not to be needed.
+//! is lacking, and no task goes whose leaving turns out not to be needed.
 //!
 //! The same holds inside an alloc, which is to its tasks what a machine is to the rest: when their
 //! reservations rise beyond it, some of them leave it. An alloc that leaves takes its tasks along,
-//! so nobody is named inside one that does.
+//! so no victims are chosen inside one that does.
 //!
-//! Prod pays only for prod: a prod task is named when the limits of prod alone exceed the machine,
-//! or when it holds a device that the machine no longer has, or has replaced by one of another kind
-//! or model than the task asked for. Where prod fits and what others left behind
-//! for log savers does not, nobody is named: the disk comes back by itself. Named resources whose
-//! capacity fell below their use oblige nobody: their holders stay.
+//! Prod is evicted only for prod: a prod task is a victim when the limits of prod alone exceed the
+//! machine, or when it holds a device that the machine no longer has, or has replaced by one of
+//! another kind or model than the task asked for. If prod fits but retained disk does not, there
+//! are no victims: the disk is freed by itself. Named resources whose capacity fell below their use
+//! make no victims: their holders stay.
 //!
-//! Only those are named who are there: room that is held for a task that runs elsewhere is given up
-//! by the command that made the excess, before anybody has to leave (`crate::apply`).
+//! Only tasks that run on the machine are victims: room held for a task that runs elsewhere is
+//! released by the command that made the excess, before any task has to leave (`crate::apply`).
 //!
 //! Rejected: the smallest set by count. It would evict one batch task where two best-effort tasks
 //! suffice, and a priority is a promise about order.
@@ -27,7 +27,7 @@ use crate::state::State;
 use crate::task::Task;
 use std::cmp::Reverse;
 
-/// Who must leave `machine`, first one first; empty when it holds no more than it has.
+/// The victims on `machine`, in order of eviction; empty when it is not over-committed.
 #[must_use]
 pub fn victims(state: &State, machine: MachineId) -> Vec<TaskId> {
     let Some(sums) = Sums::of(state, machine) else { return Vec::new() };
@@ -42,7 +42,7 @@ pub fn victims(state: &State, machine: MachineId) -> Vec<TaskId> {
     leaving
 }
 
-/// Of `rest`, those who must go.
+/// Chooses the victims among `rest`.
 fn choose_victims<'a>(mut sums: Sums<'a>, mut rest: Vec<Holder<'a>>) -> Vec<TaskId> {
     if !sums.is_exceeded() {
         return Vec::new();
@@ -56,17 +56,17 @@ fn choose_victims<'a>(mut sums: Sums<'a>, mut rest: Vec<Holder<'a>>) -> Vec<Task
     chosen.into_iter().map(|holder| holder.id).collect()
 }
 
-/// Whom a round of choosing may take.
+/// The candidates of one round of choosing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EvictionRound {
-    /// Prod, as far as the limits of prod alone exceed the machine.
+    /// Prod, while the limits of prod alone exceed the machine.
     ProdForProd,
     NonProd,
-    /// Prod, as far as it holds devices that are not there, or not what it asked for.
+    /// Prod tasks that hold devices that were removed, or are not what they asked for.
     ProdForDevices,
 }
 
-/// Takes holders out, worst first, while the round has one that gives something back.
+/// Takes holders out, the worst first, while the round has one that gives something back.
 fn add_victims<'a>(
     sums: &mut Sums<'a>,
     rest: &mut Vec<Holder<'a>>,
@@ -88,7 +88,7 @@ fn add_victims<'a>(
     }
 }
 
-/// Whoever can come back without renewing the excess stays; the highest priority is asked first.
+/// Reprieves victims that can come back without renewing the excess, the highest priority first.
 fn reprieve_unneeded(sums: &mut Sums<'_>, chosen: &mut Vec<Holder<'_>>) {
     let mut order: Vec<(Priority, TaskId)> = chosen.iter().map(|h| (h.priority, h.id)).collect();
     order.sort_unstable();
@@ -139,24 +139,24 @@ fn holders(state: &State, machine: MachineId, alloc: Option<TaskId>) -> Vec<Hold
     tasks.iter().filter_map(holder).collect()
 }
 
-/// What a machine or an alloc has and what is held of it, changed as holders are taken out and put
-/// back.
+/// Capacity of a machine or an alloc and what is held of it, changed as holders are taken out and
+/// put back.
 struct Sums<'a> {
     prod_capacity: Resources,
-    /// What reservations are held against. At least the retained disk: no eviction gives that
-    /// back, so nobody leaves because of it.
+    /// The capacity for reservations. At least the retained disk: no eviction gives that back, so
+    /// no task leaves because of it.
     capacity: Resources,
     prod_limits: Resources,
     reserved: Resources,
     devices: Vec<u32>,
     known_devices: usize,
-    /// Holders of devices they did not ask for, and those of them who are still there.
+    /// Holders of devices they did not ask for, and how many of them are still there.
     wrong_holders: &'a [TaskId],
     wrong_left: usize,
 }
 
-/// How much is lacking: prod by limits, all by reservations, device shares beyond what exists, and
-/// how many hold devices they did not ask for.
+/// The shortfall: prod by limits, all by reservations, device shares beyond what exists, and the
+/// number of holders of devices they did not ask for.
 #[derive(PartialEq, Eq)]
 struct Excess {
     prod: Resources,
@@ -217,8 +217,8 @@ impl<'a> Sums<'a> {
         self.devices.get(at).map_or(0, |used| used.saturating_sub(whole))
     }
 
-    /// How far the excess shrinks when `holder` leaves: thousandths of what is lacking, summed
-    /// over what is lacking, so that bytes and milli-cores weigh alike.
+    /// How far the excess shrinks when `holder` leaves: thousandths of what is lacking, summed over
+    /// the dimensions, so that bytes and milli-cores weigh alike.
     fn excess_reduction(&self, holder: &Holder<'_>, round: EvictionRound) -> u64 {
         if round == EvictionRound::NonProd && holder.is_prod() {
             return 0;
@@ -272,7 +272,7 @@ mod tests {
 
     const M1: MachineId = MachineId(0);
 
-    /// A task of `priority` with limits, and devices of the machine it asks for.
+    /// A task of `priority` with limits and a number of devices.
     #[derive(Clone, Copy)]
     struct TaskFixture {
         priority: u16,
@@ -285,8 +285,8 @@ mod tests {
         TaskFixture { priority, cpu, ram: 1, gpus: 0 }
     }
 
-    /// Tasks placed in this order on a machine of 100 with two devices, which then shrinks to
-    /// `cpu`, `ram` and `gpus`: the positions of those who must go.
+    /// Places these tasks in order on a machine of 100 with two devices, which then shrinks to
+    /// `cpu`, `ram` and `gpus`, and compares the positions of the victims.
     fn check(tasks: &[TaskFixture], cpu: u64, ram: u64, gpus: usize, want: &[usize]) {
         let mut cell = Cell::with_machines(0);
         let token = |text| Token::new(text).unwrap();
@@ -299,14 +299,14 @@ mod tests {
             cell.grant("ubar", band, 100);
         }
         for (at, task) in tasks.iter().enumerate() {
-            let mut asks = job(&format!("j{at}"), 1, task.priority);
-            asks.task.limits = Resources::new(task.cpu, task.ram, 1, 1);
+            let mut job_spec = job(&format!("j{at}"), 1, task.priority);
+            job_spec.task.limits = Resources::new(task.cpu, task.ram, 1, 1);
             if task.gpus > 0 {
                 let (kind, count) = (token("gpu"), task.gpus);
-                asks.task.devices =
+                job_spec.task.devices =
                     vec![DeviceRequest { kind, models: vec![], count, milli: 1000 }];
             }
-            cell.submit(&asks);
+            cell.submit(&job_spec);
             cell.run(&format!("j{at}"), 0, "m1");
         }
         assert_eq!(victims(&cell.state, M1), [], "nobody must leave before the machine shrinks");
@@ -326,9 +326,9 @@ mod tests {
         check(&three, 0, 100, 2, &[1, 2, 0]);
         // Of equals the one that gives back most; the small one would not have sufficed.
         check(&[plain(50, 10), plain(50, 30)], 25, 100, 2, &[1]);
-        // The best effort task that came first in line is not needed once the batch one must go.
+        // The best-effort task that was chosen first is not needed once the batch one must go.
         check(&[plain(50, 10), plain(100, 50)], 20, 100, 2, &[1]);
-        // Whoever holds nothing of what is lacking stays.
+        // A task that holds nothing of what is lacking stays.
         let (small, large) =
             (plain(50, 10), TaskFixture { priority: 100, cpu: 10, ram: 60, gpus: 0 });
         check(&[small, large], 100, 50, 2, &[1]);
@@ -340,7 +340,7 @@ mod tests {
         check(&[plain(200, 40), plain(50, 40)], 30, 100, 2, &[0, 1]);
         check(&[plain(200, 40), plain(50, 20)], 30, 100, 2, &[0]);
         check(&[plain(210, 20), plain(200, 20)], 20, 100, 2, &[1]);
-        // A device that is gone can only be given back by who holds it.
+        // Shares of a removed device can only be given back by the task that holds it.
         let with_gpus = TaskFixture { priority: 200, cpu: 10, ram: 1, gpus: 2 };
         check(&[with_gpus, plain(50, 10)], 100, 100, 1, &[0]);
         check(&[with_gpus, plain(50, 10)], 100, 100, 2, &[]);
@@ -411,7 +411,7 @@ mod tests {
         let task = cell.task_id("jlow", 0);
         cell.ok(Command::Evict { task, attempt, cause });
         assert_eq!((victims(&cell.state, M1), flagged(&cell)), (vec![], false));
-        // When the alloc itself must go, nobody inside needs naming.
+        // When the alloc itself must go, there are no victims inside it.
         let shrink = |cpu| {
             let mut spec = machine("m1", 100);
             spec.capacity.cpu = cpu;
@@ -426,7 +426,7 @@ mod tests {
     }
 
     /// Two tasks that take any device and one that takes a model, on a device each; then the
-    /// machine has others.
+    /// machine has other devices.
     #[test]
     fn holders_of_a_device_that_was_replaced_by_another_must_leave() {
         let token = |text| Token::new(text).unwrap();

@@ -1,5 +1,5 @@
-//! A plan: what the scheduler wants done, as groups that are accepted or refused whole (B28).
-//! An immutable value that names what it was made against; it has no choices left in it.
+//! A plan: the scheduler's decisions, as groups that are accepted or rejected whole (B28). An
+//! immutable value that names the state it was made against; it leaves no choices to `apply`.
 
 use crate::device::DeviceGrant;
 use crate::id::{MachineId, TaskId};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Assignment {
     pub task: TaskId,
-    /// The attempt the scheduler saw; a task that moved on meanwhile is not placed twice.
+    /// The attempt the scheduler saw; a task that changed meanwhile is not placed twice.
     pub attempt: u32,
     pub machine: MachineId,
     /// For tasks of a job inside an alloc set.
@@ -21,7 +21,7 @@ pub struct Assignment {
     pub devices: Vec<DeviceGrant>,
 }
 
-/// A running task that gives way.
+/// A running task that is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub struct Group {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Log index of the snapshot the plan was made from; for the record, not for refusal: each
+    /// Log index of the snapshot the plan was made from; for the record, not for rejection: each
     /// group is rechecked against the state it meets.
     pub made_at: u64,
     pub groups: Vec<Group>,

@@ -1,17 +1,18 @@
-//! Relief (B39): a machine that stays short of CPU or disk rate although its agent holds back
-//! whoever it may asks for help, and somebody has to leave it.
+//! Pressure eviction (B39): when a machine stays short of CPU or disk rate although its agent
+//! throttles all the tasks it may, the agent requests an eviction, and a task has to leave the
+//! machine.
 //!
 //! Only non-production leaves, the lowest priority first, of equals the one that is expected to use
-//! most of what is short. Whoever states no limit of that may use any of it, and nobody knows how
-//! much, so it leaves after those of its priority of whom that is known. One task for each time the
-//! machine asks, and an agent asks again only after it has watched for a while that the last
-//! departure did not suffice; while somebody is on its way out, asking again sends nobody after it.
-//! So whoever would not have been needed stays. What must leave does so whatever its disruption
-//! budget says, because production waits for it; asking is what bounds the rate.
+//! most of what is short. A task without a limit of that may use any of it, and its use is unknown,
+//! so it leaves after those of its priority whose use is known. One task leaves for each request,
+//! and an agent requests again only after it has watched for a while that the last departure did
+//! not suffice; while a victim is stopping, another request evicts no further task. So tasks whose
+//! leaving is not needed stay. A victim leaves whatever its disruption budget says, because
+//! production waits for it; the requests bound the rate.
 //!
-//! Such a machine takes nothing of non-production until its agent has seen it well for a while:
-//! see [`crate::machine::Machine::takes_only_prod`]. Rejected: a note on the task that left, that
-//! it avoids the machine. The next in the queue would take its place, and have to leave in turn.
+//! Such a machine accepts no new non-production tasks until the shortage has been over for a while:
+//! see [`crate::machine::Machine::accepts_only_prod`]. Rejected: a note on the evicted task that it
+//! avoids the machine. The next task in the queue would take its place, and have to leave in turn.
 
 use crate::id::{MachineId, TaskId};
 use crate::machine::{Machine, MachineStatus, ResourcePressure, ResourcePressureReport};
@@ -22,8 +23,8 @@ use crate::task::{StopCause, Task, TaskState};
 use crate::time::Time;
 use std::cmp::Reverse;
 
-/// Who is to leave the machine now, and for want of what; nobody while no request of its agent is
-/// open, or none of those who may leave can be using what is short.
+/// The task that is to leave the machine now, and the dimension that is short; `None` while no
+/// request of its agent is open, or when no candidate can be using what is short.
 #[must_use]
 pub fn next_victim(state: &State, machine: MachineId) -> Option<(TaskId, Dimension)> {
     let row = state.machines().get(machine).filter(|row| row.status == MachineStatus::Up)?;
@@ -32,8 +33,8 @@ pub fn next_victim(state: &State, machine: MachineId) -> Option<(TaskId, Dimensi
         .find_map(|dimension| Some((cheapest_victim(state, machine, dimension)?, dimension)))
 }
 
-/// The one whose leaving costs least and is worth most. What is inside an alloc goes with it,
-/// unless the alloc is of production and has to stay.
+/// The victim whose eviction costs least and helps most. Tasks inside an alloc go with it, unless
+/// the alloc is prod and has to stay.
 fn cheapest_victim(state: &State, machine: MachineId, dimension: Dimension) -> Option<TaskId> {
     let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
     let weighed = tasks.iter().filter_map(|id| {
@@ -55,8 +56,8 @@ fn cheapest_victim(state: &State, machine: MachineId, dimension: Dimension) -> O
     weighed.min().map(|(_, _, id)| id)
 }
 
-/// What a task is expected to use: 0 where nobody knows, since it states no limit; none where it is
-/// known to use nothing.
+/// Expected use of a task: 0 if unknown, since it states no limit; `None` if it is known to use
+/// nothing.
 fn expected_usage(state: &State, task: &Task, dimension: Dimension) -> Option<u64> {
     let is_unstated = state.spec_of(task)?.limits_of(task.index).get(dimension) == 0;
     let uses = task.reservation.get(dimension);
@@ -73,7 +74,7 @@ fn expected_usage_inside(state: &State, alloc: TaskId, dimension: Dimension) -> 
     inner.iter().filter_map(uses).reduce(u64::saturating_add)
 }
 
-/// Whether somebody is on its way out for want of something.
+/// Whether an evicted task is still stopping because of a shortage.
 #[must_use]
 pub fn is_eviction_in_progress(state: &State, machine: MachineId) -> bool {
     let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
@@ -83,8 +84,8 @@ pub fn is_eviction_in_progress(state: &State, machine: MachineId) -> bool {
         .any(|id| state.tasks().get(*id).is_some_and(|task| task.state == stopping_for_pressure))
 }
 
-/// What an agent's report makes of the shortages on the row. What was asked for before and is asked
-/// for still keeps its beginning and what was done about it.
+/// Merges an agent's report into the shortages on the row. A shortage that was reported before and
+/// still is keeps its beginning and the number of requests answered.
 #[must_use]
 pub fn merge_reports(
     state: &State,
@@ -96,7 +97,8 @@ pub fn merge_reports(
     let merge = |report: &ResourcePressureReport| {
         let ResourcePressureReport { dimension, lasted, asked } = *report;
         let known = row.shortages.iter().find(|known| known.dimension == dimension);
-        // An agent that counts from the start again, or asks after it was well, has a new one.
+        // An agent that counts from the start again, or requests again after it was well, has a new
+        // one.
         let known = known.filter(|known| asked == 0 || (known.asked > 0 && asked >= known.asked));
         let since = known.map_or(Time(now.0.saturating_sub(lasted.0)), |known| known.since);
         let answered = known.map_or(0, |known| known.answered);
@@ -106,7 +108,7 @@ pub fn merge_reports(
     reported.iter().map(merge).collect()
 }
 
-/// Whether the row does not know yet what an agent says.
+/// Whether an agent's report says something the row does not have yet.
 #[must_use]
 pub fn has_changes(row: &Machine, reported: &[ResourcePressureReport]) -> bool {
     let known = row.shortages.iter().map(|shortage| (shortage.dimension, shortage.asked));

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Highest priority there is.
+/// Highest priority.
 pub const MAX_PRIORITY: u16 = 399;
 
 /// A priority: 0-99 best effort, 100-199 batch, 200-299 production, 300-399 monitoring.
@@ -76,8 +76,8 @@ impl Priority {
         self.band().is_prod()
     }
 
-    /// Whether a task of this priority may take the place of one of `victim`'s. Inside a prod band
-    /// nobody preempts anybody: that is what stops preemption cascades.
+    /// Whether a task of this priority may preempt one of `victim`'s. Inside a prod band no task
+    /// preempts another: that is what stops preemption cascades.
     #[must_use]
     pub fn may_preempt(self, victim: Priority) -> bool {
         self > victim && !(self.is_prod() && self.band() == victim.band())

@@ -1,7 +1,7 @@
-//! Users, what they may do (B12) and how much they may ask for (B11).
+//! Users, their capabilities (B12) and their quota (B11).
 //!
-//! Quota is admission's business alone: it is charged by limits when a job is accepted and given
-//! back when the job has ended; placement never looks at it.
+//! Only admission uses quota: it is charged by limits when a job is accepted and given back when
+//! the job has ended; placement never looks at it.
 
 use crate::name::Name;
 use crate::priority::Band;
@@ -26,11 +26,11 @@ pub enum Capability {
     DisableReclamation,
     /// Submit in the monitoring band.
     UseMonitoringBand,
-    /// Read what anybody's tasks wrote.
+    /// Read the output of anybody's tasks.
     ReadOutput,
     /// Run commands in anybody's tasks.
     EnterTasks,
-    /// Read what anybody's jobs run: commands, environment, files and packages.
+    /// Read the specs of anybody's jobs: commands, environment, files and packages.
     ReadSpecs,
 }
 
@@ -48,7 +48,7 @@ impl Capability {
 }
 
 impl fmt::Display for Capability {
-    /// As it is written in requests and on the command line.
+    /// The form used in requests and on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Capability::AdministrateJobs => "administrate_jobs",
@@ -92,24 +92,25 @@ impl Quota {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct User {
     pub name: Name,
-    /// Counts what was asked for: capabilities and quotas. Excess that comes and goes by itself
-    /// does not count, or a client could never keep up.
+    /// Counts changes that were requested: of capabilities and quotas. Excess that comes and goes
+    /// by itself does not count, or a client could never keep up.
     pub version: u32,
     pub capabilities: BTreeSet<Capability>,
     pub quota: BTreeMap<Band, Quota>,
-    /// Bands in which more is charged than granted, through a cut or an expiry.
+    /// Bands in which more is charged than granted, because a quota was cut or expired.
     pub exceeded: BTreeSet<Band>,
 }
 
 impl User {
-    /// Whether the user may read what jobs of others run. Who may replace a spec may read it.
+    /// Whether the user may read specs of other users' jobs. A user that may replace a spec may
+    /// read it.
     #[must_use]
     pub fn can_read_specs(&self) -> bool {
         let rights = [Capability::ReadSpecs, Capability::AdministrateJobs];
         rights.iter().any(|right| self.capabilities.contains(right))
     }
 
-    /// What the user may ask for in `band` at `now`. Priority zero is never charged.
+    /// Quota of the user in `band` at `now`. Priority zero is never charged.
     #[must_use]
     pub fn granted(&self, band: Band, now: Time) -> Resources {
         match self.quota.get(&band) {

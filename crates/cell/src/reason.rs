@@ -1,5 +1,12 @@
 //! Reasons are data (B17): every refusal and every state change carries one of these, and the CLI,
-//! the console, metrics and explanations all speak from them.
+//! the console, metrics and explanations all speak from them. Their words are made by
+//! [`crate::words`] where they are shown.
+
+mod allowed;
+mod conflict;
+
+pub use allowed::{Allowed, FieldName, Given, Listed, Quality};
+pub use conflict::{Conflict, Object, Sender, Storage, TaskAction};
 
 use crate::actor::Actor;
 use crate::bounds::BoundKind;
@@ -12,15 +19,16 @@ use crate::priority::{Band, Priority};
 use crate::quota::Capability;
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::Domain;
+use crate::tables::RowRef;
 use crate::task::{ExitClass, TaskState};
 use crate::time::{Span, Time};
-use crate::units::pluralize;
 use serde::{Deserialize, Serialize};
 
-/// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
-/// first is the one reported, so that counts per reason add up to the cell.
-// `Volume` comes right after `Constraint`, and `MachineFull` right before `Resource`; they stand
-// where they do because they came late, and logs go by number.
+/// Why a task does not fit on a machine. Declaration order is precedence: the first of several
+/// reasons is reported, so that counts for each reason add up to the cell.
+// `Volume` comes right after `Constraint`, and `MachineFull` right before `Resource`, in
+// precedence; they stand here because they were added later, and the log encodes variants by
+// number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -31,7 +39,7 @@ pub enum InfeasibleReason {
     Constraint {
         position: u32,
     },
-    /// The task crashed there too often.
+    /// The task crashed on this machine too often.
     CrashedHere,
     /// No placed alloc of the job's alloc set is on this machine.
     NoAllocHere,
@@ -62,10 +70,10 @@ pub enum InfeasibleReason {
     Resource(Shortfall),
     /// The machine does not lend the folder.
     Volume(HostVolume),
-    /// There is room, and the machine is short of CPU or disk rate all the same: it takes nothing
-    /// more of non-production.
+    /// There is room, but the machine is short of CPU or disk rate: it accepts no more
+    /// non-production tasks.
     MachineShort,
-    /// The machine holds as many tasks as it may, whatever they ask for.
+    /// The machine has the most tasks it may have, whatever they ask for.
     MachineFull {
         most: u64,
     },
@@ -94,130 +102,164 @@ impl InfeasibleReason {
     }
 }
 
-/// Why a command did not take effect. Nothing of a refused command is in the state.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+/// Why a command did not take effect. Nothing of a refused command is in the state. Its words are
+/// in `words/rejection.rs`; it is kept with the answer and hashed, so it has none of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rejection {
-    #[error("user {user} lacks the capability {capability}")]
-    NotAllowed { user: Name, capability: Capability },
-    #[error("user {user} does not own {job} and lacks the capability administrate_jobs")]
-    NotOwner { user: Name, job: JobKey },
-    #[error("field {field}: value {value} is not valid; allowed: {allowed}")]
-    BadField { field: String, value: String, allowed: String },
-    #[error("there is no user {0}")]
+    NotAllowed {
+        user: Name,
+        capability: Capability,
+    },
+    NotOwner {
+        user: Name,
+        job: JobKey,
+    },
+    BadField {
+        field: FieldName,
+        value: Given,
+        // Behind a pointer: every rule returns a verdict, and most of them reject nothing.
+        allowed: Box<Allowed>,
+    },
     NoSuchUser(Name),
-    #[error("there is no job {0}")]
     NoSuchJob(JobKey),
-    #[error("there is no machine {0}")]
     NoSuchMachine(Name),
-    #[error("there is no resource {0}")]
     NoSuchResource(ResourceName),
-    #[error("there is no such row: {0}")]
-    NoSuchRow(String),
-    #[error("{0} exists already")]
-    Exists(String),
-    #[error("quota of {user} in band {band} does not suffice: {shortfall}")]
-    QuotaExceeded { user: Name, band: Band, shortfall: Shortfall },
-    #[error("prod quota sold would exceed the cell's capacity: {0}")]
+    NoSuchRow(RowRef),
+    Exists(Object),
+    QuotaExceeded {
+        user: Name,
+        band: Band,
+        shortfall: Shortfall,
+    },
     QuotaOversold(Shortfall),
-    #[error("{object} is at version {found}, not {expected}; read it again and retry")]
-    StaleVersion { object: String, expected: u32, found: u32 },
-    #[error("task row {task:?} is at attempt {found}, not {expected}")]
-    StaleAttempt { task: TaskId, expected: u32, found: u32 },
-    #[error("machine {machine} is at incarnation {found}, the report is of {reported}")]
-    StaleIncarnation { machine: Name, reported: u64, found: u64 },
-    #[error("not possible while {what}")]
-    WrongState { what: String },
-    #[error("task row {task:?} is {state:?}, which does not allow {action}")]
-    WrongTaskState { task: TaskId, state: TaskState, action: String },
-    #[error("task row {task:?} does not fit on machine row {machine:?}: {misfit:?}")]
-    DoesNotFit { task: TaskId, machine: MachineId, misfit: InfeasibleReason },
-    #[error("task row {task:?} may not start before {not_before} ms (back-off or lease)")]
-    TooEarly { task: TaskId, not_before: u64 },
-    #[error("priority {} may not preempt priority {}", by.0, victim.0)]
-    MayNotPreempt { by: Priority, victim: Priority },
-    #[error("victim {0:?} is not needed: the group fits without it")]
+    StaleVersion {
+        object: Object,
+        expected: u32,
+        found: u32,
+    },
+    StaleAttempt {
+        task: TaskId,
+        expected: u32,
+        found: u32,
+    },
+    StaleIncarnation {
+        machine: Name,
+        reported: u64,
+        found: u64,
+    },
+    WrongState(Conflict),
+    WrongTaskState {
+        task: TaskId,
+        state: TaskState,
+        action: TaskAction,
+    },
+    DoesNotFit {
+        task: TaskId,
+        machine: MachineId,
+        misfit: InfeasibleReason,
+    },
+    TooEarly {
+        task: TaskId,
+        not_before: u64,
+    },
+    MayNotPreempt {
+        by: Priority,
+        victim: Priority,
+    },
     NeedlessVictim(TaskId),
-    #[error(
-        "job row {job:?}: {} down already, at most {max} allowed",
-        pluralize(u64::from(*down), "task")
-    )]
-    BudgetExhausted { job: JobId, down: u32, max: u32 },
-    #[error("a gang is placed whole: {placed} of {needed} tasks in the group")]
-    PartialGang { placed: u32, needed: u32 },
-    #[error("request id was used before for a different request")]
+    BudgetExhausted {
+        job: JobId,
+        down: u32,
+        max: u32,
+    },
+    PartialGang {
+        placed: u32,
+        needed: u32,
+    },
     RequestIdReused,
-    #[error("request id is older than the window kept for this client; use the object's version")]
     RequestTooOld,
-    #[error("the state cannot hold more {0}")]
-    Full(String),
-    #[error("level {asked} cannot follow level {found}; allowed: {allowed}")]
-    BadLevel { asked: u32, found: u32, allowed: String },
-    /// `allowed`: who may, or for what this one may.
-    #[error("{command} is not for {actor}; allowed: {allowed}")]
-    WrongActor { actor: Actor, command: String, allowed: String },
-    #[error("user {user} does not own the resource namespace {namespace}")]
-    ForeignNamespace { user: Name, namespace: Token },
-    #[error("there is no periodic job {0}")]
+    Full(Storage),
+    /// `is_last`: this build knows no higher one.
+    BadLevel {
+        asked: u32,
+        found: u32,
+        is_last: bool,
+    },
+    WrongActor {
+        actor: Actor,
+        command: String,
+        allowed: Vec<Sender>,
+    },
+    ForeignNamespace {
+        user: Name,
+        namespace: Token,
+    },
     NoSuchCron(JobKey),
-    #[error("there is no token {0}")]
     NoSuchToken(Name),
-    #[error("token {id} lets nobody in: {flaw}")]
-    BadToken { id: Name, flaw: InvalidTokenReason },
-    #[error("there is no package {0}")]
+    BadToken {
+        id: Name,
+        flaw: InvalidTokenReason,
+    },
     NoSuchBlob(Token),
-    #[error(
-        "job row {job:?}: at most {} disrupted within {} ms, the next at {} ms",
-        pluralize(u64::from(*most), "task"), within.0, next.0
-    )]
-    DisruptedTooOften { job: JobId, most: u32, within: Span, next: Time },
-    #[error(
-        "machine {machine} is up with {} on it, which would end at once",
-        pluralize(u64::from(*tasks), "task")
-    )]
-    HoldsTasks { machine: Name, tasks: u32 },
-    #[error(
-        "packages of {} take {used} bytes; {more} more would exceed the quota of {limit}",
-        user.as_ref().map_or("the cell", Name::as_str)
-    )]
+    DisruptedTooOften {
+        job: JobId,
+        most: u32,
+        within: Span,
+        next: Time,
+    },
+    HoldsTasks {
+        machine: Name,
+        tasks: u32,
+    },
     PackageQuota {
-        /// Whose; absent where it is the quota of all together.
+        /// The user whose quota it is; absent for the quota of all users together.
         user: Option<Name>,
         used: u64,
         more: u64,
         limit: u64,
     },
-    #[error(
-        "user {user} has {held} {what} and asks for {asked} more; at most {most} for each user"
-    )]
-    OverBound { user: Name, what: BoundKind, held: u64, asked: u64, most: u64 },
-    #[error("{matching} nodes have that much available, {asked} are asked")]
-    TooFewNodes { matching: u64, asked: u64 },
-    #[error("not possible while job {0} is stopping")]
+    OverBound {
+        user: Name,
+        what: BoundKind,
+        held: u64,
+        asked: u64,
+        most: u64,
+    },
+    TooFewNodes {
+        matching: u64,
+        asked: u64,
+    },
     JobStopping(JobKey),
+    NoSuchTask {
+        job: JobKey,
+        index: u32,
+    },
 }
 
-/// Bytes of each text in a refusal. It may quote what was sent, and is kept with the answer.
+/// Most bytes of each text in a rejection. It may quote what was sent, and is stored with the
+/// answer.
 pub const MAX_REJECTION_TEXT: usize = 512;
 
 impl Rejection {
-    /// The same in bounded words: what a client sent is quoted from its beginning.
+    /// A field that is not as it must be.
+    pub(crate) fn bad_field(
+        field: impl Into<FieldName>,
+        value: Given,
+        allowed: Allowed,
+    ) -> Rejection {
+        Rejection::BadField { field: field.into(), value, allowed: Box::new(allowed) }
+    }
+
+    /// The same in bounded bytes: what a client sent is quoted from its beginning.
     #[must_use]
     pub fn truncated(mut self) -> Rejection {
-        match &mut self {
-            Rejection::BadField { field, value, allowed } => {
-                [field, value, allowed].into_iter().for_each(truncate_text);
-            }
-            Rejection::NoSuchRow(text)
-            | Rejection::Exists(text)
-            | Rejection::Full(text)
-            | Rejection::StaleVersion { object: text, .. }
-            | Rejection::WrongState { what: text }
-            | Rejection::WrongTaskState { action: text, .. }
-            | Rejection::BadLevel { allowed: text, .. } => truncate_text(text),
-            // The others hold names, tokens and numbers, whose types bound them.
-            _ => {}
+        // The others hold names, tokens and numbers, whose types bound them.
+        if let Rejection::BadField { field, value, allowed } = &mut self {
+            truncate_text(&mut field.path);
+            value.texts_mut().into_iter().for_each(truncate_text);
+            allowed.shorten(MAX_REJECTION_TEXT, truncate_text);
         }
         self
     }
@@ -235,7 +277,7 @@ fn truncate_text(text: &mut String) {
     text.shrink_to_fit();
 }
 
-/// Fields that say what a job runs, which is for those who may read its spec.
+/// Fields that describe what a job runs, which only readers of its spec may see.
 const PRIVATE_FIELDS: [&str; 7] = [
     "task.command",
     "task.env",
@@ -247,16 +289,17 @@ const PRIVATE_FIELDS: [&str; 7] = [
 ];
 
 impl Rejection {
-    /// The refusal as everybody may read it: which field was wrong, and of what a job runs not how.
-    /// Whoever sent the job has the whole of it in the verdict.
+    /// The rejection as everybody may read it: it names the wrong field, without values that
+    /// describe what a job runs. The sender of the job gets all of it in the verdict.
     #[must_use]
     pub fn redacted(&self) -> Rejection {
         let mut rejection = self.clone();
         if let Rejection::BadField { field, value, .. } = &mut rejection
-            && let Some(inside) = PRIVATE_FIELDS.iter().find(|inside| field.starts_with(**inside))
+            && let Some(inside) =
+                PRIVATE_FIELDS.iter().find(|inside| field.path.starts_with(**inside))
         {
-            *field = (*inside).to_owned();
-            *value = REDACTED.to_owned();
+            *field = FieldName::from(*inside);
+            *value = Given::Text(REDACTED.to_owned());
         }
         rejection
     }
@@ -265,7 +308,8 @@ impl Rejection {
 macro_rules! reasons {
     ($(
         $(#[$about:meta])*
-        $name:ident $({ $($field:ident: $part:ty),* })? $(($inner:ty))? = $code:literal;
+        $name:ident $({ $($field:ident: $part:ty),* })? $(($inner:ty))? =
+            $code:literal, $words:literal;
     )*) => {
         /// Why something happened to a task, job, machine or resource.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -282,67 +326,77 @@ macro_rules! reasons {
                 match self { $(Reason::$name { .. } => $code,)* }
             }
 
+            /// For people, without what its fields say.
+            pub(crate) fn words(&self) -> &'static str {
+                match self { $(Reason::$name { .. } => $words,)* }
+            }
+
             /// The code of every reason: tests hold that each is reached.
             pub const CODES: [&'static str; [$($code),*].len()] = [$($code),*];
+
+            /// Codes and their words, for whoever has no more of a reason than its code.
+            pub(crate) const WORDS: [(&'static str, &'static str); Self::CODES.len()] =
+                [$(($code, $words)),*];
         }
     };
 }
 
-// Logs go by number: new ones come last.
+// Each with its code and its words; `words::reason` adds what its fields say. Logs go by number:
+// new ones come last.
 reasons! {
     /// Somebody asked for it.
-    Requested = "requested";
+    Requested = "requested", "requested";
     /// Within quota and well formed.
-    Admitted = "admitted";
+    Admitted = "admitted", "well formed and within quota";
     /// The scheduler found a place.
-    FoundPlace = "found-place";
+    FoundPlace = "found-place", "found a place";
     /// Confirmed by the machine's agent.
-    AgentReport = "agent-report";
-    Preempted { by: TaskId } = "preempted";
-    Drained = "drained";
-    OverCommitted = "over-committed";
-    AllocMoved = "alloc-moved";
+    AgentReport = "agent-report", "seen by the machine's agent";
+    Preempted { by: TaskId } = "preempted", "preempted";
+    Drained = "drained", "the machine is drained";
+    OverCommitted = "over-committed", "the machine holds more than it has";
+    AllocMoved = "alloc-moved", "its alloc stops or moves away";
     /// A new spec takes effect without stopping the task.
-    UpdateInPlace = "update-in-place";
+    UpdateInPlace = "update-in-place", "new spec, no restart needed";
     /// A new spec needs a restart on the same machine.
-    UpdateRestart = "update-restart";
+    UpdateRestart = "update-restart", "new spec needs a restart";
     /// A new spec does not fit on the machine any more.
-    UpdateMove = "update-move";
+    UpdateMove = "update-move", "new spec needs another place";
     /// Skipped: it would have caused more disruptions than the update may.
-    UpdateSkipped = "update-skipped";
-    Unhealthy = "unhealthy";
-    Exited(ExitClass) = "exited";
-    Succeeded = "succeeded";
-    MachineDown = "machine-down";
-    MachineRemoved = "machine-removed";
+    UpdateSkipped = "update-skipped", "the update has caused as many disruptions as it may";
+    Unhealthy = "unhealthy", "failed its health check";
+    Exited(ExitClass) = "exited", "ended by itself";
+    Succeeded = "succeeded", "succeeded";
+    MachineDown = "machine-down", "the machine is down";
+    MachineRemoved = "machine-removed", "the machine was removed";
     /// What it waited for has ended as required.
-    DependencyMet = "dependency-met";
+    DependencyMet = "dependency-met", "a job it waited for has ended";
     /// What it waited for did not end as required, and is forgotten meanwhile.
-    DependencyFailed = "dependency-failed";
+    DependencyFailed = "dependency-failed", "a job it needed did not succeed";
     /// Failed more often in a row than its policy allows.
-    TooManyFailures = "too-many-failures";
+    TooManyFailures = "too-many-failures", "its job allows no more failures";
     /// Every task has ended.
-    AllTasksEnded = "all-tasks-ended";
-    LeaseExpired = "lease-expired";
+    AllTasksEnded = "all-tasks-ended", "all tasks have ended";
+    LeaseExpired = "lease-expired", "the lease has run out";
     /// The world changed (usage, machine, quota): more is held than there is.
-    Excess = "excess";
+    Excess = "excess", "more is held than there is";
     /// The excess is gone.
-    ExcessGone = "excess-gone";
+    ExcessGone = "excess-gone", "no more is held than there is";
     /// The estimator's batch.
-    Reservation = "reservation";
-    Retention = "retention";
+    Reservation = "reservation", "the estimate of its usage changed";
+    Retention = "retention", "kept for a log saver";
     /// Moved because the cell is better off with it elsewhere.
-    Rebalanced = "rebalanced";
+    Rebalanced = "rebalanced", "better off elsewhere";
     /// A moment of a periodic job has come.
-    SlotDue = "slot-due";
+    SlotDue = "slot-due", "its time has come";
     /// The last run of the periodic job still goes on.
-    LastRunActive = "last-run-active";
+    LastRunActive = "last-run-active", "the last run still goes on";
     /// Its policy forgives this kind of end so often in a row, and no more.
-    NotRetried { exit: ExitClass, forgiven: u32 } = "not-retried";
+    NotRetried { exit: ExitClass, forgiven: u32 } = "not-retried", "not retried";
     /// The machine is short of this, and holding others back did not help.
-    MachineShort(Dimension) = "machine-short";
+    MachineShort(Dimension) = "machine-short", "the machine is short, and throttling did not help";
     /// This one, for which it waited, did not end as required.
-    NeededFailed { job: JobId } = "dependency-failed";
+    NeededFailed { job: JobId } = "dependency-failed", "a job it needed did not succeed";
     /// The task for which room was held no longer runs as it did.
-    NoLongerRuns = "no-longer-runs";
+    NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
 }

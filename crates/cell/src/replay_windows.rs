@@ -1,14 +1,14 @@
 //! Idempotent replays (B25): a request sent twice takes effect once, and the second answer is the
 //! first one. Each client of each actor has a window of its latest requests with a fingerprint of
-//! the body, so that nobody is answered, or shut out, by numbers somebody else used; windows are
-//! bounded in number of requests and expire by log time. Beyond the window a client protects itself
-//! with the object's version.
+//! the body, so that no client gets another's answer, or is rejected, because of numbers another
+//! one used; windows are bounded in number of requests and expire by log time. Beyond the window a
+//! client protects itself with the object's version.
 //!
-//! An actor has so many windows and no more: a client that takes a new number for every request
-//! pushes out its own oldest ones and nobody else's, and the state does not grow without end. What
-//! was answered is bounded in bytes as well, and there the oldest answers go first; their windows
-//! stay and remember that they did, so that a request of that time is refused as too old and not
-//! done twice.
+//! The number of windows of an actor is bounded: a client that takes a new number for every request
+//! pushes out its own actor's oldest windows and nobody else's, and the state does not grow without
+//! end. Stored answers are bounded in bytes as well, and there the oldest answers go first; their
+//! windows stay and record that they did, so that a request of that time is rejected as too old and
+//! not applied twice.
 
 use crate::bounds::encoded_bytes;
 use crate::command::{Actor, Command, RequestId, Verdict};
@@ -20,18 +20,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Requests remembered per client.
+/// Requests remembered for each client.
 pub const WINDOW_SIZE: usize = 256;
-/// Windows of one actor. The one that was silent longest goes first.
+/// Most windows of one actor. The one that was silent longest goes first.
 pub const MAX_WINDOWS: usize = 4096;
-/// How long a silent client's window is kept.
+/// How long a silent client's window is retained.
 pub const WINDOW_RETENTION: Span = Span::seconds(24 * 3600);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayWindow {
     /// By sequence number.
     pub entries: BTreeMap<u64, RecordedAnswer>,
-    /// Sequence numbers up to here have left the window; none has when absent.
+    /// Highest sequence number that has left the window; `None` when none has.
     pub forgotten: Option<u64>,
     pub last_at: Time,
 }
@@ -42,7 +42,7 @@ pub struct RecordedAnswer {
     pub verdict: Verdict,
 }
 
-/// What the window says of a request.
+/// Result of looking up a request in its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowLookup {
     /// Never seen: apply it.
@@ -58,29 +58,30 @@ pub fn fingerprint(command: &Command) -> u64 {
     postcard::to_stdvec(command).map_or(0, |bytes| xxh3_64(&bytes))
 }
 
-/// All windows, by who asked and which of their clients.
+/// All windows, by actor and the actor's client.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayWindows {
     by_client: Index<(Actor, u64), Arc<ReplayWindow>>,
-    /// Derived: what each actor has. Invariant: none without a window.
+    /// Derived: the windows of each actor. Invariant: no entry without a window.
     by_actor: Index<Actor, Arc<ActorWindows>>,
-    /// Derived: sum of the hashes of all heads and answers. An answer costs its own hash, however
-    /// many are remembered.
+    /// Derived: sum of the hashes of all heads and answers. Adding an answer costs its own hash,
+    /// however many are stored.
     sum: u64,
 }
 
-/// What one actor has of the windows.
+/// The windows of one actor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ActorWindows {
-    /// When each client was last heard, longest silent first. Invariant: one pair for each window.
+    /// When each client last sent a request, longest silent first. Invariant: one pair for each
+    /// window.
     by_age: BTreeSet<(Time, u64)>,
-    /// Those of them that hold answers.
+    /// Those of them that contain answers.
     answered: BTreeSet<(Time, u64)>,
-    /// What these answers take.
+    /// Bytes of these answers.
     bytes: u64,
 }
 
-/// What keeping an answer takes beside its words.
+/// Bytes counted for an answer beside its text.
 const ANSWER_OVERHEAD: u64 = 64;
 
 fn answer_bytes(answered: &RecordedAnswer) -> u64 {
@@ -143,12 +144,12 @@ impl ReplayWindows {
         self.by_client.is_empty()
     }
 
-    /// How many windows each actor has.
+    /// Number of windows of each actor.
     pub fn per_actor(&self) -> impl Iterator<Item = (&Actor, usize)> {
         self.by_actor.iter().map(|(actor, share)| (actor, share.by_age.len()))
     }
 
-    /// Puts a window in its place, in place of an older one of that client.
+    /// Inserts a window, replacing an older one of that client.
     pub fn insert(&mut self, key: (Actor, u64), window: ReplayWindow) {
         self.remove(&key);
         let (actor, client) = key.clone();
@@ -172,7 +173,7 @@ impl ReplayWindows {
         }
     }
 
-    /// Bytes of answers that are kept for one actor.
+    /// Bytes of answers stored for one actor.
     #[must_use]
     pub fn answer_bytes_of(&self, actor: &Actor) -> u64 {
         self.by_actor.get(actor).map_or(0, |share| share.bytes)
@@ -194,8 +195,9 @@ impl ReplayWindows {
         }
     }
 
-    /// Remembers an answer; the oldest leave when the window is full, or when the actor's take more
-    /// than `most` bytes, and the window of the client silent longest when it has too many.
+    /// Records an answer. The oldest leave when the window is full, or when the actor's answers
+    /// take more than `most` bytes; the window of the client silent longest leaves when the actor
+    /// has too many.
     pub fn remember(
         &mut self,
         by: &Actor,
@@ -211,7 +213,7 @@ impl ReplayWindows {
         self.record_answer(&key, id.sequence, answered, now);
         let ages = self.by_actor.get(by).map(|share| &share.by_age);
         let oldest = ages.filter(|ages| ages.len() > MAX_WINDOWS).and_then(|ages| {
-            // Several were heard in the same moment: never the one just answered.
+            // Several may have the same time: never remove the one just answered.
             ages.iter().map(|(_, client)| *client).find(|client| *client != id.client)
         });
         if let Some(client) = oldest {
@@ -220,8 +222,8 @@ impl ReplayWindows {
         self.drop_oldest_answers(by, id, most);
     }
 
-    /// Drops the oldest answers of the actor until they take no more than `most`: those of the
-    /// client silent longest first, and never the one that was given just now.
+    /// Drops the oldest answers of the actor until they take at most `most` bytes: those of the
+    /// client silent longest first, and never the answer that was just recorded.
     fn drop_oldest_answers(&mut self, by: &Actor, given: RequestId, most: u64) {
         while let Some(share) = self.by_actor.get(by).filter(|share| share.bytes > most) {
             let others = share.answered.iter().map(|(_, client)| *client);
@@ -256,7 +258,7 @@ impl ReplayWindows {
         });
     }
 
-    /// Writes an answer into the window of a client that has one.
+    /// Records an answer in the window of a client that has one.
     fn record_answer(
         &mut self,
         key: &(Actor, u64),
@@ -322,6 +324,7 @@ mod tests {
     use super::*;
     use crate::command::Done;
     use crate::name::Name;
+    use crate::reason::{Allowed, Given};
 
     const MOST: u64 = 1 << 30;
 
@@ -334,7 +337,9 @@ mod tests {
         let mut windows = ReplayWindows::default();
         let by = Actor::User(Name::new("ubar").unwrap());
         let long = |fingerprint| {
-            let refusal = Rejection::Exists("x".repeat(400)).truncated();
+            let value = Given::Text("x".repeat(400));
+            let allowed = Allowed::AtMost(1);
+            let refusal = Rejection::bad_field("f", value, allowed).truncated();
             RecordedAnswer { fingerprint, verdict: Err(refusal) }
         };
         let most = 10_000;
@@ -347,7 +352,7 @@ mod tests {
         let old = WindowLookup::Rejected(Rejection::RequestTooOld);
         assert_eq!(windows.look_up(&by, id(1), 1), old, "not done a second time");
         assert!(matches!(windows.look_up(&by, id(499), 499), WindowLookup::Answered(Err(_))));
-        // One client alone: its own oldest go, and never the last.
+        // With only one client its own oldest answers go, and never the latest.
         let alone = Actor::User(Name::new("alone").unwrap());
         for sequence in 0..100 {
             let id = RequestId { client: 7, sequence };
@@ -411,22 +416,25 @@ mod tests {
             let id = RequestId { client, sequence: 1 };
             windows.remember(by, id, done(5), Time(at), MOST);
         };
-        let knows =
+        let remembers =
             |windows: &ReplayWindows, client| windows.get(&(Actor::Operator, client)).is_some();
         answer(&mut windows, &other, 0, 1);
         for client in 0..MAX_WINDOWS as u64 {
             answer(&mut windows, &Actor::Operator, client, 10 + client);
         }
-        // Heard again: no longer the one silent longest.
+        // A new request: no longer the client silent longest.
         answer(&mut windows, &Actor::Operator, 0, 9_000);
         assert_eq!(windows.len(), MAX_WINDOWS + 1);
-        // In one moment with all that follow, so that only the new one is safe.
+        // At the same time as all that follow, so that only the new one is safe.
         for client in [90_000, 80_000, 70_000] {
             answer(&mut windows, &Actor::Operator, client, 9_000);
-            assert!(knows(&windows, client));
+            assert!(remembers(&windows, client));
         }
         assert_eq!(windows.len(), MAX_WINDOWS + 1);
-        assert_eq!([0, 1, 2, 3, 4].map(|c| knows(&windows, c)), [true, false, false, false, true]);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|c| remembers(&windows, c)),
+            [true, false, false, false, true]
+        );
         assert!(windows.get(&(other, 0)).is_some(), "nobody else pays for it");
         let counts: Vec<usize> = windows.per_actor().map(|(_, count)| count).collect();
         assert_eq!(counts.iter().sum::<usize>(), windows.len());

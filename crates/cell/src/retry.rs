@@ -1,17 +1,17 @@
-//! Which ends of a task are tried again, and how often (X3).
+//! Retry policy: which ends of a task are retried, and how often (X3).
 //!
 //! `max_failures` is one number for all that can go wrong. But an exit code that says "this input
-//! is broken" is as true at the tenth attempt as at the first, a start that failed for want of a
-//! package may be well in a minute, and a job that must not run twice wants no second attempt even
-//! when its machine died. So a kind of end may have a number of its own; it is then counted apart
-//! and leaves `max_failures` to the others.
+//! is broken" is as true at the tenth attempt as at the first, a start that failed because a
+//! package was missing may succeed in a minute, and a job that must not run twice wants no second
+//! attempt even when its machine died. So a kind of end may have a number of its own; it is then
+//! counted separately and does not use up `max_failures`.
 //!
-//! What the cell does to a task (its place or its machine is taken away, memory goes to a
-//! neighbour) is no failure of its own: it never uses up `max_failures`, and has an end only where
-//! the owner gave it one.
+//! What the cell does to a task (its machine or its place is taken away, memory goes to a
+//! neighbour) is no failure of the task: it never uses up `max_failures`, and is retried without
+//! end unless the owner set a number.
 //!
-//! Rejected: a counter for each kind on every row. Nearly all jobs name no kind, so a row lists
-//! only what is counted apart.
+//! Rejected: a counter for each kind on every row. Nearly all jobs name no kind, so a row has only
+//! the counters that are separate.
 
 use crate::apply::back_off;
 use crate::reason::Reason;
@@ -49,12 +49,12 @@ pub struct Retries {
     pub evicted: Option<u32>,
 }
 
-/// A kind of end, as far as retries tell them apart.
+/// A kind of end, as far as the retry policy distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptEndKind {
-    /// An exit code that the policy names.
+    /// An exit code that the policy lists.
     Exit(u32),
     Failed,
     OutOfMemory,
@@ -68,12 +68,12 @@ pub enum AttemptEndKind {
 }
 
 impl AttemptEndKind {
-    /// Whether the cell did it to the task.
+    /// Whether the end was caused by the cell and not by the task.
     fn is_external(self) -> bool {
         matches!(self, AttemptEndKind::CrowdedOut | AttemptEndKind::Lost | AttemptEndKind::Evicted)
     }
 
-    /// Whether the attempt was seen to fail: the next one waits for its back-off.
+    /// Whether the attempt was seen to fail, so that the next one waits for its back-off.
     fn is_failure(self) -> bool {
         !matches!(self, AttemptEndKind::Lost | AttemptEndKind::Evicted)
     }
@@ -106,7 +106,7 @@ impl Retries {
         }
     }
 
-    /// The number that the owner gave a kind.
+    /// The number that the owner set for a kind.
     fn limit_of(&self, kind: AttemptEndKind) -> Option<u32> {
         match kind {
             AttemptEndKind::Exit(code) => self.exit.get(&code).copied(),
@@ -127,17 +127,17 @@ impl Retries {
     }
 }
 
-/// What one more end makes of a task.
+/// The consequence of one more end of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetryDecision {
     pub failures_in_row: u32,
     pub separate_counts: Vec<EndCount>,
-    /// Why it is not tried again.
+    /// Why it is not retried.
     pub final_reason: Option<Reason>,
 }
 
-/// Counts an end of `task` and decides whether it is tried again. The policy of today counts, also
-/// for what happened before it: a kind that lost its number counts with the others again.
+/// Counts an end of `task` and decides whether it is retried. The present policy applies, also to
+/// earlier ends: a kind that lost its number counts with the others again.
 pub(crate) fn decide_retry(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> RetryDecision {
     let retries = &policy.retry;
     let kind = retries.kind_of(exit);
@@ -145,7 +145,7 @@ pub(crate) fn decide_retry(policy: &RestartPolicy, task: &Task, exit: ExitClass)
     let mut apart = task.apart.clone();
     apart.retain(|entry| retries.is_counted_separately(entry.kind));
     let own = retries.limit_of(kind);
-    // What is always tried again and never failed needs no count.
+    // Ends that are always retried and never failures need no counter.
     if own.is_some() || (kind.is_external() && kind.is_failure()) {
         let count = increment(&mut apart, kind);
         let end = own
@@ -160,7 +160,7 @@ pub(crate) fn decide_retry(policy: &RestartPolicy, task: &Task, exit: ExitClass)
     RetryDecision { failures_in_row, separate_counts: apart, final_reason: end }
 }
 
-/// How long a task waits for its next attempt if this one ends so; `None`: it is not tried again.
+/// How long a task waits for its next attempt if this one ends so; `None`: it is not retried.
 #[must_use]
 pub fn backoff_after(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Option<Span> {
     let RetryDecision { failures_in_row, final_reason: end, .. } = decide_retry(policy, task, exit);
@@ -168,13 +168,13 @@ pub fn backoff_after(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Op
     end.is_none().then(wait)
 }
 
-/// Failures among what is counted apart.
+/// Sum of the separate counters that are failures.
 pub(crate) fn counted_failures(apart: &[EndCount]) -> u32 {
     let failed = apart.iter().filter(|entry| entry.kind.is_failure());
     failed.fold(0, |sum, entry| sum.saturating_add(entry.count))
 }
 
-/// One more of a kind; the list stays in order.
+/// Adds one to the counter of a kind; the list stays in order.
 fn increment(apart: &mut Vec<EndCount>, kind: AttemptEndKind) -> u32 {
     match apart.binary_search_by_key(&kind, |entry| entry.kind) {
         Ok(at) => {
@@ -197,8 +197,8 @@ mod tests {
     use crate::spec::JobSpec;
     use crate::task::{NoticeOutcome, TaskOutcome, TaskState};
 
-    /// Ends of one task one after the other: how often it was tried again, and what was said at
-    /// the end; nothing while it is still tried.
+    /// Applies these ends of one task one after the other and compares the final reason, `None` if
+    /// the task is still retried.
     fn check(policy: &RestartPolicy, ends: &[ExitClass], want: Option<Reason>) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
@@ -233,7 +233,7 @@ mod tests {
         check(&rules, &[Code(75), Code(75)], None);
         check(&rules, &[Code(75), Code(75), Code(75)], not(Code(75), 2));
         check(&rules, &[OutOfMemory, OutOfMemory], not(OutOfMemory, 1));
-        // Neither uses up what the others may.
+        // Neither uses up the other's number.
         check(&rules, &[Code(75), OutOfMemory, Code(75), Code(1)], None);
         check(&rules, &[OutOfMemory, TimedOut, Code(1)], Some(Reason::TooManyFailures));
         check(&rules, &[CouldNotStart, Unhealthy], Some(Reason::TooManyFailures));
@@ -275,19 +275,14 @@ mod tests {
         );
     }
 
-    /// `jfoo/0` runs on `m1` under this policy; then something happens to it.
-    fn check_outcome(
-        retry: Retries,
-        happens: fn(&mut Cell),
-        want: TaskState,
-        expected_event: &str,
-    ) {
+    /// `jfoo/0` runs on `m1` under this policy; then `action` is applied.
+    fn check_outcome(retry: Retries, action: fn(&mut Cell), want: TaskState, expected_event: &str) {
         let mut cell = Cell::with_machines(2);
         let mut spec: JobSpec = job("jfoo", 1, 100);
         spec.restart = policy(Some(3), retry);
         cell.submit(&spec);
         cell.run("jfoo", 0, "m1");
-        happens(&mut cell);
+        action(&mut cell);
         assert_eq!(cell.states("jfoo"), [want]);
         assert!(
             cell.event_lines.iter().any(|line| line.contains(expected_event)),
@@ -332,7 +327,7 @@ mod tests {
         let expected = "not retried: an eviction is final";
         check_outcome(evicted.clone(), rebalanced, dead(ExitClass::Evicted), expected);
         check_outcome(none, rebalanced, TaskState::Pending, "evicted from m1, pending again");
-        // What its owner asks for is no eviction.
+        // What the owner requests is no eviction.
         let shrunk = |cell: &mut Cell| {
             cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
             cell.report("jfoo", 0, Observed::Stopped);

@@ -1,15 +1,16 @@
-//! Descriptions of schemas as their readers see them. They are the comments of the types, written
-//! for whoever reads Rust: with links, with its word for nothing, with numbers of requirements.
-//! Every schema that leaves the program goes through here, so no reader of one has to know.
+//! Descriptions in JSON schemas, as users of the schemas see them. They come from the doc comments
+//! of the types, which are written for Rust programmers: with links, `None` and numbers of
+//! requirements. Every schema that leaves the program is simplified here, so that users of schemas
+//! need not know any of that.
 //!
-//! Rejected: comments without any of it. Links in comments are checked by the compiler's own tools,
-//! and numbers lead from code to the list of what is covered.
+//! Rejected: doc comments without any of it. Links in comments are checked by the compiler's own
+//! tools, and numbers lead from the code to the list of what is covered.
 
 use regex_lite::Regex;
 use serde_json::Value;
 use std::sync::OnceLock;
 
-/// Says every description of a schema, or of a document with schemas in it, in plain words.
+/// Simplifies every description in a schema, or in a document that contains schemas.
 pub fn simplify_descriptions(document: &mut Value) {
     match document {
         Value::Object(fields) => {
@@ -25,11 +26,11 @@ pub fn simplify_descriptions(document: &mut Value) {
     }
 }
 
-/// What becomes of what, in this order.
+/// Patterns and their replacements, applied in this order.
 const REPLACEMENTS: [(&str, &str); 4] = [
     // Numbers of requirements.
     (r"\s*\([BX]\d+(?:,\s*[BX]\d+)*\)", ""),
-    // Links, by the last name of their path.
+    // Links, replaced by the last segment of their path.
     (r"\[`(?:\w+::)*(\w+)`\]", "`$1`"),
     ("`None`(:| means)", "Left out$1"),
     ("`None`", "`null`"),
@@ -67,7 +68,7 @@ mod tests {
         check("Most. `None`: no bound.", "Most. Left out: no bound.");
         check("`None` means as in the job.", "Left out means as in the job.");
         check("`None` when not said.", "`null` when not said.");
-        // A field of that name is no description.
+        // A field named `description` is no description.
         let mut field = json!({ "properties": { "description": { "type": "string" } } });
         let before = field.clone();
         simplify_descriptions(&mut field);

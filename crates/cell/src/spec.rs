@@ -1,10 +1,10 @@
-//! What a user asks for (B2-B10): a job of tasks, an alloc set, or a job inside an alloc set.
-//! Pure data; the rules that admit it are in [`crate::admit`].
+//! Job specs as users write them (B2-B10): a job of tasks, an alloc set, or a job inside an alloc
+//! set. Pure data; the rules that admit it are in [`crate::admit`].
 //!
-//! These are the types of the public JSON too. What a person would leave out has a default, stated
-//! at the field; a field nobody knows is refused. The log leaves nothing out, so defaults can
-//! change without changing the past. Rejected: a second set of structs for requests, which would
-//! have to be kept in step with this one by hand.
+//! These are the types of the public JSON too. Optional fields have a default, stated at the field;
+//! unknown fields are rejected. The log writes every field, so defaults can change without changing
+//! the meaning of old entries. Rejected: a second set of structs for requests, which would have to
+//! be kept in step with this one by hand.
 
 #[cfg(feature = "schema")]
 use crate::admit::{MAX_LOG_FILES, MAX_SPAN, MIN_LOG_FILE};
@@ -27,7 +27,7 @@ pub use dependency::JobDependency;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most tasks in one job. Larger requests are refused at the door.
+/// Most tasks in one job. Larger requests are rejected before they reach the log.
 pub const MAX_TASKS: u32 = 200_000;
 /// Most constraints, ports, packages, named resources or device requests of one task.
 pub const MAX_LIST: usize = 64;
@@ -107,7 +107,7 @@ pub struct TaskSpec {
     #[serde(default)]
     pub isolation: Isolation,
     /// Files by their name in the task's folder of secrets. Their values are never shown: a spec
-    /// that is read has `(redacted)` in their place. Left out: none.
+    /// that is read has `(hidden)` in their place. Left out: none.
     #[serde(default)]
     pub secrets: BTreeMap<Token, Secret>,
 }
@@ -189,7 +189,7 @@ impl Default for RestartPolicy {
     }
 }
 
-/// What the JSON of a spec means where it says nothing and the type has no obvious zero.
+/// Defaults of fields whose type has no obvious zero.
 mod defaults {
     use crate::time::Span;
 
@@ -282,7 +282,7 @@ pub struct JobSpec {
 }
 
 impl TaskSpec {
-    /// A task that asks for room alone and runs nothing yet, all else as where it is left out.
+    /// A task spec with these limits and no command; all other fields have their defaults.
     #[must_use]
     pub fn new(limits: Resources) -> TaskSpec {
         TaskSpec {
@@ -307,7 +307,7 @@ impl TaskSpec {
 }
 
 impl JobSpec {
-    /// A job of [such](TaskSpec::new) tasks, all else as where it is left out.
+    /// A job of [such](TaskSpec::new) tasks; all other fields have their defaults.
     #[must_use]
     pub fn new(name: Name, count: u32, priority: Priority, limits: Resources) -> JobSpec {
         JobSpec {
@@ -335,7 +335,7 @@ impl JobSpec {
         }
     }
 
-    /// The spec as it may be shown to people.
+    /// The spec with its secrets redacted.
     #[must_use]
     pub fn redacted(&self) -> JobSpec {
         let mut spec = self.clone();
@@ -343,8 +343,8 @@ impl JobSpec {
         spec
     }
 
-    /// What anybody in the cell may see of the spec: how much it asks for, where it may go and how
-    /// it is treated, but not what it runs.
+    /// The part of the spec that everybody in the cell may see: how much it asks for, where it may
+    /// go and how it is treated, but not what it runs.
     #[must_use]
     pub fn public_view(&self) -> JobSpec {
         let mut spec = self.clone();
@@ -366,27 +366,27 @@ impl JobSpec {
         spec
     }
 
-    /// Limits of the task at `index`, override applied.
+    /// Limits of the task at `index`, with its override applied.
     #[must_use]
     pub fn limits_of(&self, index: u32) -> Resources {
         self.overrides.get(&index).and_then(|o| o.limits).unwrap_or(self.task.limits)
     }
 
-    /// What the task at `index` runs, override applied.
+    /// Command of the task at `index`, with its override applied.
     #[must_use]
     pub fn command_of(&self, index: u32) -> &[String] {
         let own = self.overrides.get(&index).and_then(|o| o.command.as_ref());
         own.unwrap_or(&self.task.command)
     }
 
-    /// Environment of the task at `index`, override applied.
+    /// Environment of the task at `index`, with its override applied.
     #[must_use]
     pub fn env_of(&self, index: u32) -> &BTreeMap<String, String> {
         let own = self.overrides.get(&index).and_then(|o| o.env.as_ref());
         own.unwrap_or(&self.task.env)
     }
 
-    /// Sum of all tasks' limits.
+    /// Sum of the limits of all tasks.
     #[must_use]
     pub fn total_limits(&self) -> Resources {
         self.total_charge(Resources::ZERO)

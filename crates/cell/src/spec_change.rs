@@ -1,11 +1,11 @@
-//! What a change of spec does to a running task (B7), field by field.
+//! The effect of a change of spec on a running task (B7), field by field.
 //!
-//! The class is what the owner is told before the change; the effect is what has to be done. They
+//! The class is reported to the owner before the change; the effect is what has to be done. They
 //! differ where a change might need a move and mostly does not: a task under a new constraint that
 //! holds where it runs is not disturbed at all.
 //!
-//! Rejected: restarting everything for every change. A task that runs is worth more than a short
-//! list of rules.
+//! Rejected: restarting everything for every change. Keeping a task running is worth a short list
+//! of rules.
 
 use crate::constraint::Constraint;
 use crate::isolation::Volume;
@@ -19,15 +19,15 @@ use std::collections::BTreeSet;
 /// What has to be done to a task that is on a machine, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
-    /// Nothing, where the new spec still fits.
+    /// Nothing, if the new spec still fits.
     InPlace,
-    /// Stop and start, on the same machine where it still fits.
+    /// Stop and start, on the same machine if it still fits.
     Restart,
-    /// Back to the queue: ports and devices are handed out by placement alone.
+    /// Back to pending: only placement assigns ports and devices.
     Replace,
 }
 
-/// One field that differs, and what that means.
+/// One field that differs, and the class of that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     pub field: &'static str,
@@ -69,15 +69,15 @@ pub fn task_change(old: &JobSpec, new: &JobSpec, index: u32) -> (ChangeClass, Ef
     all.fold((ChangeClass::NoRestart, Effect::InPlace), strongest)
 }
 
-/// Whether `task` is to become another program or ask for another place than the one it failed in:
-/// what it did so far says little of what it will do.
+/// Whether `task` is to run another program or ask for another place than the one it failed in, so
+/// that its failures so far say little about the next attempt.
 pub(crate) fn becomes_new_program(job: &Job, task: &Task) -> bool {
     let other = task.version != job.version;
     other
         && task_change(job.spec_of(task.version), job.spec(), task.index).0 >= ChangeClass::Restart
 }
 
-/// Name of the first field that no update can change. What such a change means is a new job.
+/// Name of the first field that no update can change. Such a change needs a new job.
 #[must_use]
 pub fn immutable_field(old: &JobSpec, new: &JobSpec) -> Option<&'static str> {
     let fixed = [
@@ -171,7 +171,7 @@ fn program(field: &'static str, differs: bool) -> Option<FieldChange> {
     differs.then_some(change(field, ChangeClass::Restart, Effect::Restart))
 }
 
-/// An alloc runs nothing that would have to start again: it grows and shrinks around its tasks.
+/// An alloc runs nothing that would have to restart: it grows and shrinks around its tasks.
 fn limits(old: Resources, new: Resources, runs: bool) -> Option<FieldChange> {
     let smaller = new.within(old);
     match (old == new, runs) {
@@ -183,13 +183,13 @@ fn limits(old: Resources, new: Resources, runs: bool) -> Option<FieldChange> {
 }
 
 fn requests_more(old: &[NamedAmount], new: &[NamedAmount]) -> bool {
-    new.iter().any(|ask| {
-        let before = old.iter().find(|had| had.name == ask.name);
-        before.is_none_or(|had| ask.amount > had.amount)
+    new.iter().any(|wanted| {
+        let before = old.iter().find(|had| had.name == wanted.name);
+        before.is_none_or(|had| wanted.amount > had.amount)
     })
 }
 
-/// Where a task sees a volume has nothing to do with which machines lend it.
+/// The target path of a volume has nothing to do with which machines lend the folder.
 fn needs_more_host_volumes(old: &[Volume], new: &[Volume]) -> bool {
     new.iter().any(|volume| !old.iter().any(|had| had.host_volume() == volume.host_volume()))
 }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(classify(&old, &new), MayMove);
         assert_eq!(task_change(&old, &new, 0), (NoRestart, Effect::InPlace));
         assert_eq!(task_change(&old, &new, 1), (MayMove, Effect::Restart));
-        // Saying again what holds anyway changes nothing for the task.
+        // An override that repeats the job's value changes nothing for the task.
         new.overrides.clear();
         new.overrides.insert(1, TaskOverride { limits: Some(all(10)), ..TaskOverride::default() });
         assert_eq!(task_change(&old, &new, 1), (NoRestart, Effect::InPlace));

@@ -1,7 +1,7 @@
 //! The state of a cell: rows that are saved and hashed, and sums derived from them.
 //!
-//! Rows change only through the `edit_*` functions below, which keep the derived sums equal to
-//! their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
+//! Rows change only through the `edit_*` functions of `crate::edit`, which keep the derived sums
+//! equal to their parts; the rules that decide *whether* a row may change live in [`crate::apply`].
 
 use crate::blob::Blob;
 use crate::bounds::Bounds;
@@ -25,18 +25,19 @@ use crate::time::Time;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Behaviour of `apply` this build understands. A cell starts at 1, whatever build begins it, and
-/// is raised by command once every replica knows the next level: a log means the same to all who
-/// replay it. A change of behaviour after a release adds a level here with a constant that names
-/// what it is for, and its rule asks for `state.level >= THAT`.
+/// The newest level of behaviour of `apply` that this build supports (a feature level). A cell
+/// starts at 1, whatever build creates it, and is raised by a command once every replica supports
+/// the next level, so that a log means the same to every replica that replays it. A change of
+/// behaviour after a release adds a level here with a constant that names its purpose, and the
+/// changed rule checks `state.level >= THAT`.
 ///
-/// The tests of this crate know one level more, so that raising stays tested while 1 is the only
-/// level that was ever released.
+/// The tests of this crate support one level more, so that raising the level is tested although 1
+/// is the only level ever released.
 pub const LEVEL: u32 = if cfg!(test) { 2 } else { 1 };
 
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Parts that keep their rows, and what is derived from them, to themselves.
+    /// Components, which keep their rows and the data derived from them to themselves.
     pub(crate) components: Components,
     // Saved and hashed.
     pub(crate) level: u32,
@@ -50,7 +51,7 @@ pub struct State {
     pub(crate) blobs: Table<BlobId, Blob>,
     pub(crate) windows: ReplayWindows,
     pub(crate) applied: u64,
-    /// Above every attempt of a row that is gone. New rows start here, so that a late report about
+    /// Above every attempt of a purged task row. New rows start here, so that a late report about
     /// the former user of a row never names an attempt of the present one.
     pub(crate) attempt_floor: u32,
     // Derived.
@@ -103,8 +104,9 @@ impl Default for State {
     }
 }
 
-/// Under which id a dismissal stands among the tokens. Names are as long as ids may be, so it is
-/// made from their hash; who shares one is told apart by the row.
+/// The id under which the revocation of a part is stored among the tokens. Names may be as long as
+/// ids, so the id is made from the name's hash; parts with the same hash are distinguished by the
+/// row.
 pub(crate) fn revocation_id(part: PartKind, name: &Name) -> Option<Name> {
     let hash = xxhash_rust::xxh3::xxh3_64(name.as_str().as_bytes());
     Name::new(&format!("gone-{part}-{hash:016x}")).ok()
@@ -115,16 +117,16 @@ impl State {
     pub fn level(&self) -> u32 {
         self.level
     }
-    /// What one user may have, and the least a task is charged.
+    /// Per-user limits, and the least that a task is charged.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Time of the last entry.
+    /// Time of the last applied entry.
     pub fn now(&self) -> Time {
         self.now
     }
-    /// Entries applied so far.
+    /// Number of entries applied so far.
     pub fn applied(&self) -> u64 {
         self.applied
     }
@@ -146,7 +148,7 @@ impl State {
     pub fn blobs(&self) -> &Table<BlobId, Blob> {
         &self.blobs
     }
-    /// What clients were answered lately.
+    /// Replay windows: recent answers to clients, for repeated requests.
     pub fn windows(&self) -> &ReplayWindows {
         &self.windows
     }
@@ -162,7 +164,7 @@ impl State {
     pub fn user_load(&self, user: UserId) -> Option<&UserLoad> {
         self.user_loads.get(user)
     }
-    /// What is used inside an alloc; `None` when nothing is.
+    /// The sums of what tasks inside an alloc hold; `None` when nothing is inside.
     pub fn alloc_load(&self, alloc: TaskId) -> Option<&AllocLoad> {
         self.alloc_loads.get(&alloc)
     }
@@ -179,7 +181,7 @@ impl State {
     pub fn token_named(&self, id: &Name) -> Option<TokenId> {
         self.token_names.get(id).copied()
     }
-    /// The dismissal of a part, while it is remembered.
+    /// The revocation of a part, while it is remembered.
     pub fn revocation(&self, part: PartKind, name: &Name) -> Option<TokenId> {
         let id = self.token_named(&revocation_id(part, name)?)?;
         let row = self.tokens.get(id)?;
@@ -187,11 +189,11 @@ impl State {
             if *p == part && n == name);
         same.then_some(id)
     }
-    /// Whether the certificates of this part are good for nothing any more.
+    /// Whether the certificates of this part are revoked.
     pub fn is_revoked(&self, part: PartKind, name: &Name) -> bool {
         self.revocation(part, name).is_some()
     }
-    /// By digest.
+    /// The blob with this digest.
     pub fn blob_named(&self, digest: &Token) -> Option<BlobId> {
         self.blob_names.get(digest).copied()
     }
@@ -216,8 +218,8 @@ impl State {
         Some(JobKey { user, job: row.name.clone() })
     }
 
-    /// Of a job that never ran: the first of those it had to wait for that did not succeed, as long
-    /// as that one is known.
+    /// Of a job that never ran: the first of its dependencies that did not succeed, while that job
+    /// is still known.
     pub fn failed_dependency(&self, job: &Job) -> Option<JobId> {
         let needed = job.spec().after.iter().filter(|after| after.require_success);
         let failed = |id: &JobId| {
@@ -227,7 +229,7 @@ impl State {
         needed.filter_map(|after| self.job_named(&after.job)).find(failed)
     }
 
-    /// What people call a row, while it is there; `None` of one that has no name.
+    /// The name of a row as people see it, while the row exists; `None` for rows without a name.
     pub fn row_name(&self, row: RowRef) -> Option<String> {
         let (state, slot) = (self, row.slot as usize);
         macro_rules! name {
@@ -262,8 +264,8 @@ impl State {
     }
 
     /// Hash over everything saved; equal on replicas of one build that applied the same entries.
-    /// Answers kept for repeated requests are hashed with their words, so hashes of two builds that
-    /// word a refusal differently differ after it, and are not compared.
+    /// Answers kept for repeated requests are data without words, so a build that words them
+    /// differently has the same hash.
     pub fn hash(&mut self) -> u64 {
         let mut scratch = Vec::with_capacity(512);
         let mut parts = vec![
@@ -280,7 +282,7 @@ impl State {
                 at $($place:ident).+;)*) => {
                 $(
                     let table = &mut tables.$($place).+;
-                    // One that was never used adds nothing: a build that has it agrees with one
+                    // A table that was never used adds nothing: a build that has it agrees with one
                     // that does not, until there is a row.
                     if table.slots() > 0 {
                         parts.push(xxhash_rust::xxh3::xxh3_64($word.as_bytes()));

@@ -1,24 +1,26 @@
-//! The known word that is nearest to one nobody knows.
+//! Suggestions for mistyped words ("did you mean"): the known word nearest to an unknown one.
 
-/// `words` within a third of the length of `wrong`, nearest first; of equals the first.
+/// The nearest of `words` within a third of the length of `wrong`; of equals the first.
 #[must_use]
 pub fn nearest<'a>(wrong: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
     let (typed, letters) = (plain(wrong), wrong.chars().count());
     let max_distance = (letters / 3).max(1);
-    // So many letters more or fewer cannot be near, and there may be a whole cell of words.
+    // A larger difference in length cannot be near, and there may be as many words as names in a
+    // cell.
     let similar_length = |word: &&str| word.chars().count().abs_diff(letters) <= max_distance;
-    let near = words
+    let candidates = words
         .into_iter()
         .filter(similar_length)
         .map(|word| (edit_distance(&typed, &plain(word)), word));
-    // Something of it must be right: every word of one letter is near any other.
-    near.filter(|(far, _)| *far <= max_distance && *far < letters)
-        .min_by_key(|(far, _)| *far)
+    // At least one letter must be right: every word of one letter is near any other.
+    candidates
+        .filter(|(distance, _)| *distance <= max_distance && *distance < letters)
+        .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)
 }
 
-/// Letters to add, drop, replace or swap with their neighbour.
+/// Number of letters to add, drop, replace or swap with their neighbour.
 fn edit_distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     // Nobody mistypes a whole sentence.

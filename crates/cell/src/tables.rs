@@ -1,12 +1,12 @@
-//! The tables of the state, in one list, and what every kind of row says of itself.
+//! The tables of the state, in one list, and the trait that every row type implements.
 //!
-//! Whatever is done to all tables alike (bytes, text, hash, what a refused command must not touch)
-//! is made from the list: a table that is missing somewhere would be lost by a checkpoint, or
-//! changed without anybody noticing. A new table is a component's, in [`crate::components`], and a
-//! row type that encodes itself.
+//! Everything that treats all tables alike (bytes, text, hash, what a rejected command must not
+//! change) is generated from the list: a table missing from one of these would be lost by a
+//! checkpoint, or changed unnoticed. A new table belongs to a component, in [`crate::components`],
+//! and has a row type that encodes itself.
 //!
-//! Rejected: a registry of trait objects. Rows of a table are of one type, and who reads them by
-//! that type would have to cast.
+//! Rejected: a registry of trait objects. Rows of a table are of one type, and readers that need
+//! that type would have to downcast.
 
 use crate::encode::{LoadError, Rows};
 use crate::name::Name;
@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Hands every table to a macro, in the order of a checkpoint: field of lists of all tables,
-/// variant of [`TableName`], word for people, type of the ids, type of the rows, where in the state
-/// it is. Those of components follow, from [`crate::components`].
+/// Passes every table to a macro, in the order of a checkpoint: its field in structs with a field
+/// for each table, variant of [`TableName`], word for people, type of the ids, type of the rows,
+/// where in the state it is. The tables of components follow, from [`crate::components`].
 macro_rules! each_table {
     ($then:ident) => {
         $crate::components::with_component_tables! {
@@ -38,38 +38,38 @@ macro_rules! each_table {
 }
 pub(crate) use each_table;
 
-/// What a kind of row says of itself, wherever rows of all tables are treated alike.
+/// What code that treats rows of all tables alike needs from a row type.
 pub(crate) trait TableRow:
     Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned
 {
-    /// What errors call a row: `user row 3`.
+    /// The word for a row in errors: `user row 3`.
     const NOUN: &'static str;
-    /// Whether its label begins with that of its owner, which stands in another row.
+    /// Whether a row's label begins with that of its owner, which is another row.
     const OWNED: bool = false;
 
-    /// Whether its label is made of other rows alone.
+    /// Whether a row's label is made of other rows alone.
     const LABEL_OF_OTHERS: bool = false;
 
-    /// What people call it. Nobody has vouched for the rows: what it refers to may be missing.
+    /// The row's label for people. The rows are not validated yet: what it refers to may be
+    /// missing.
     fn label(&self, rows: &Rows) -> String;
 
-    /// What people call it in events; `None` if nobody does.
+    /// The row's name in events; `None` if it has none.
     fn name(&self, _: &State) -> Option<String> {
         None
     }
 
-    /// What errors call it beside its id, if the row itself says it.
+    /// The row's name beside its id in errors, if the row itself has one.
     fn title(&self) -> Option<String> {
         None
     }
 
-    /// Whether it is this machine, is on it or holds room there, for whoever asks for all of a
-    /// machine.
+    /// Whether the row is this machine, is on it or holds room there; for filters by machine.
     fn is_of_machine(&self, _: &Rows, _: &Name) -> bool {
         false
     }
 
-    /// Holds it to what admission lets in. `row` is what errors call it.
+    /// Checks the row by the rules of admission. `row` names it in errors.
     fn check(&self, row: &str) -> Result<(), LoadError> {
         let _ = row;
         Ok(())
@@ -84,8 +84,9 @@ pub(crate) fn row_title<T: TableRow>(id: usize, row: &T) -> String {
     }
 }
 
-/// A row of any table. Durable: the feed of events keeps the names of rows by it.
+/// A row of any table. Durable: the event feed stores the names of rows by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RowRef {
     pub table: TableName,
     pub slot: u32,
@@ -105,9 +106,10 @@ macro_rules! table_names {
             Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize,
             serde::Deserialize,
         )]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum TableName {
             $(#[serde(rename = $word)] $variant,)*
-            /// What clients were answered lately, should they ask again.
+            /// Recent answers to clients, for repeated requests.
             #[serde(rename = "windows")]
             Windows,
         }
@@ -116,7 +118,7 @@ macro_rules! table_names {
             pub const ALL: [TableName; [$($word),*].len() + 1] =
                 [$(TableName::$variant,)* TableName::Windows];
 
-            /// What errors call a row of it; nothing for windows, which have no ids.
+            /// The word for a row of the table in errors; none for windows, which have no ids.
             pub(crate) fn noun(self) -> Option<&'static str> {
                 match self {
                     $(TableName::$variant => Some(<$row as TableRow>::NOUN),)*
@@ -124,7 +126,7 @@ macro_rules! table_names {
                 }
             }
 
-            /// Whether labels of its rows say nothing of the row itself.
+            /// Whether labels of its rows contain nothing of the row itself.
             pub(crate) fn is_labelled_by_others(self) -> bool {
                 match self {
                     $(TableName::$variant => <$row as TableRow>::LABEL_OF_OTHERS,)*

@@ -1,8 +1,8 @@
-//! One task or alloc: its life (B5), where it is and what it holds.
+//! One task or alloc: its lifecycle (B5), where it is and what it holds.
 //!
-//! The paper's three states are split so that hand-over is explicit: a task between pending and
-//! running is assigned, then starting; one on its way out is stopping, no longer charged, and its
-//! successor waits until the machine has seen it gone.
+//! The Borg paper's three states are split so that hand-over is explicit: a task between pending
+//! and running is assigned, then starting; one on its way out is stopping and no longer charged,
+//! and its successor waits until the agent reports it gone.
 
 use crate::device::DeviceGrant;
 use crate::hold::{Hold, Holds};
@@ -20,20 +20,20 @@ use std::sync::Arc;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
-    /// Waits for its job's predecessor (B6).
+    /// Waits for the jobs that its job depends on (B6).
     Deferred,
     /// Waits for a machine.
     Pending,
     /// Has a machine; the agent has not confirmed the start.
     Assigned,
     Running,
-    /// Told to stop; its machine has not seen it gone. Its room has passed on already, unless it
-    /// starts again in place.
+    /// Ordered to stop; its agent has not reported it gone. Its room is free for others already,
+    /// unless it starts again in place.
     Stopping(StopCause),
     Dead(TaskOutcome),
 }
 
-/// Why a task was told to stop, which decides what follows.
+/// Why a task was ordered to stop, which decides what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -42,7 +42,7 @@ pub enum StopCause {
     Preempted,
     /// Its machine is drained: back to pending.
     Drained,
-    /// The machine holds more than it can: back to pending.
+    /// The machine is over-committed: back to pending.
     OverCommitted,
     /// Its alloc is moving away: back to pending.
     AllocMoved,
@@ -54,9 +54,9 @@ pub enum StopCause {
     Unhealthy,
     /// Its owner stopped the job or shrank it: dead.
     Killed,
-    /// Better off elsewhere: back to pending.
+    /// Rebalanced to a better place: back to pending.
     Rebalanced,
-    /// The machine is short of what it uses: back to pending.
+    /// The machine is short of a resource that it uses: back to pending.
     MachineShort,
 }
 
@@ -68,20 +68,20 @@ impl StopCause {
     }
 }
 
-/// How a task ended for good.
+/// The final outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskOutcome {
     Finished,
-    /// Ended more often in a row like this, or failed more often, than its policy allows.
+    /// Failed: more ends in a row of this kind, or more failures, than its policy allows.
     Failed(ExitClass),
     Killed,
-    /// The job it had to wait for failed, so it never ran.
+    /// A job that it depended on failed, so it never ran.
     DependencyFailed,
 }
 
-/// What made one attempt end.
+/// Why one attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -90,20 +90,20 @@ pub enum ExitClass {
     Signal(i32),
     /// Exceeded its own memory limit.
     OutOfMemory,
-    /// Died because the machine ran out of memory through others.
+    /// Killed when the machine ran out of memory because of other tasks.
     OutOfMemoryBystander,
     OverDiskLimit,
-    /// Packages or the driver could not start it.
+    /// Its packages or the driver could not start it.
     CouldNotStart,
     TimedOut,
     /// Stopped because it failed its health check.
     Unhealthy,
-    /// Killed because the machine ran out of memory, of which this other task had most beyond what
-    /// was expected of it.
+    /// Killed when the machine ran out of memory, although this other task exceeded its expected
+    /// use by most.
     GaveWayTo(TaskId),
-    /// Gone with its machine, or from it: the end of a task only where its owner said so.
+    /// Lost with its machine, or from it: final only if the job's policy says so.
     Lost,
-    /// Its place was taken: the end of a task only where its owner said so.
+    /// Evicted: final only if the job's policy says so.
     Evicted,
 }
 
@@ -126,7 +126,7 @@ impl ExitClass {
         }
     }
 
-    /// The exit code or the signal.
+    /// The exit code or the signal number.
     #[must_use]
     pub fn number(self) -> Option<i32> {
         match self {
@@ -137,8 +137,8 @@ impl ExitClass {
 }
 
 impl TaskState {
-    /// Charged to a machine or an alloc: counts in every sum. A task that stops to start again in
-    /// place is its own successor and keeps what it has.
+    /// Whether it is charged to a machine or an alloc and so counts in every sum. A task that stops
+    /// in order to start again in place is its own successor and keeps what it has.
     #[must_use]
     #[inline]
     pub fn holds_resources(self) -> bool {
@@ -149,7 +149,7 @@ impl TaskState {
         }
     }
 
-    /// Bound to a machine, charged or not.
+    /// Whether it is bound to a machine, charged or not.
     #[must_use]
     pub fn is_on_machine(self) -> bool {
         matches!(self, TaskState::Assigned | TaskState::Running | TaskState::Stopping(_))
@@ -161,44 +161,44 @@ impl TaskState {
     }
 }
 
-/// What a placement hands to a task besides room. Absent when there is nothing to hand over.
+/// What a placement gives a task besides room. Absent when there is nothing to give.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Grant {
     /// Static ports first in spec order, then the chosen ones.
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
-    /// Those still on their way out of where this task goes, or grows, whose room it may have got;
-    /// it starts when they are gone. Invariant: empty once it runs, unless it is an alloc, whose
-    /// tasks do the waiting.
+    /// Tasks still stopping on the machine where this task goes, or grows, whose room it may have
+    /// got; it starts when they are gone. Invariant: empty once it runs, unless it is an alloc,
+    /// whose tasks wait instead.
     pub waits_for: Vec<Victim>,
 }
 
-/// Attempts on one machine that crashed.
+/// Crashes of a task's attempts on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CrashPair {
     pub machine: MachineId,
     pub crashes: u8,
-    /// Forgotten from here on: machines get repaired.
+    /// Ignored from this time on, because machines get repaired.
     pub until: Time,
 }
 
-/// What became of the warning that a task gets before it is killed (B8).
+/// The outcome of the termination notice that a task gets before it is killed (B8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeOutcome {
-    /// Warned, and gone by itself before its notice was over.
+    /// Notified, and exited by itself before its notice was over.
     LeftInTime,
-    /// Warned, and still there when its notice was over: killed.
+    /// Notified, and still running when its notice was over: killed.
     Overrun,
-    /// Killed without a warning: none was asked for, or it had no ears for one.
+    /// Killed without a notice: none was requested, or it could not receive one.
     NotGiven,
 }
 
 impl NoticeOutcome {
-    /// For people, of a task.
+    /// A phrase for people, with the task as its subject.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -209,18 +209,18 @@ impl NoticeOutcome {
     }
 }
 
-/// How the attempt before ended, for whoever asks what is the matter with a task that waits. The
-/// event feed tells the whole story; this is its last line, kept where the row is read anyway.
+/// How the previous attempt ended, to explain why a task waits. The event feed has the whole
+/// history; this is its last entry, stored in a row that is read anyway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LastAttemptEnd {
     pub attempt: u32,
-    /// When it was told to end, or was seen ended by itself.
+    /// When it was ordered to stop, or was seen to have ended by itself.
     pub at: Time,
-    /// By name: it may have left the cell since.
+    /// By name, because the machine may have left the cell since.
     pub machine: Name,
     pub why: Reason,
-    /// Of one that was told to end and is gone: what became of the warning, where that was seen.
+    /// Of an attempt that was ordered to stop and is gone: the outcome of the notice, if seen.
     pub notice: Option<NoticeOutcome>,
 }
 
@@ -228,7 +228,7 @@ pub struct LastAttemptEnd {
 pub const CRASHES_TO_AVOID: u8 = 2;
 /// How long a crash counts against its machine.
 pub const CRASH_PAIR_RETENTION: Span = Span::seconds(3600);
-/// Crash pairings remembered per task; the oldest is forgotten first.
+/// Crash pairs remembered for each task; the oldest is dropped first.
 pub const MAX_CRASH_PAIRS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -239,46 +239,46 @@ pub struct Task {
     pub state: TaskState,
     /// False from a failed health check until the next start.
     pub healthy: bool,
-    /// Placements so far. Reports about an older attempt are refused.
+    /// Number of placements so far. Reports about an older attempt are rejected.
     pub attempt: u32,
-    /// Version of the job's spec this task runs, or will run.
+    /// The version of the job's spec that this task runs, or will run.
     pub version: u32,
-    /// Where it is, and where room is kept for it besides. Invariant: empty unless
+    /// Where it is, and where room is reserved for it besides. Invariant: empty unless
     /// `state.is_on_machine()`; a reservation beside the primary hold only while it runs.
     pub holds: Holds,
-    /// Logged reservation, or what a placement will reserve: the limits unless something better is
+    /// The logged reservation, or what a placement will reserve: the limits unless an estimate is
     /// known. Invariant: at most the limits, at least the disk it must retain.
     pub reservation: Resources,
     pub failures_in_row: u32,
-    /// Ends in a row that do not use up the job's `max_failures`. Invariant: in order, each kind
-    /// once; the failures among them are among `failures_in_row`.
+    /// Ends in a row that do not count towards the job's `max_failures`. Invariant: in order, each
+    /// kind once; the failures among them are included in `failures_in_row`.
     pub apart: Vec<EndCount>,
     /// Not placed before this time: back-off, or the lease of an `at_most_one` job.
     pub not_before: Time,
     pub changed_at: Time,
     pub crashed_on: Vec<CrashPair>,
-    /// Of the attempt that ended last, or was told to.
+    /// Of the attempt that ended last, or was ordered to stop last.
     pub last_end: Option<LastAttemptEnd>,
-    /// Of one that was pushed out: the most notice it gets, if those who take its room say so.
+    /// Of a preempted task: the longest notice it gets, if the jobs that preempt it set a bound.
     pub notice_max: Option<Span>,
 }
 
 impl Task {
-    /// Whether this task has crashed on `machine` too often to be tried there again.
+    /// Whether this task has crashed too often on `machine` to be placed there again now.
     #[must_use]
     pub fn avoids(&self, machine: MachineId, now: Time) -> bool {
         let counts = |p: &CrashPair| p.crashes >= CRASHES_TO_AVOID && now < p.until;
         self.crashed_on.iter().any(|p| p.machine == machine && counts(p))
     }
 
-    /// The hold in which it runs.
+    /// The hold where it runs.
     #[must_use]
     #[inline]
     pub fn primary(&self) -> Option<&Hold> {
         self.holds.primary()
     }
 
-    /// The machine it runs on. Room kept elsewhere is among its [`Task::holds`].
+    /// The machine it runs on. Room reserved elsewhere is among its [`Task::holds`].
     #[must_use]
     #[inline]
     pub fn machine(&self) -> Option<MachineId> {
@@ -292,7 +292,7 @@ impl Task {
         self.primary().and_then(|hold| hold.alloc)
     }
 
-    /// What was handed to it where it runs.
+    /// What its placement gave it where it runs.
     #[must_use]
     pub fn grant(&self) -> Option<&Arc<Grant>> {
         self.primary().and_then(|hold| hold.grant.as_ref())

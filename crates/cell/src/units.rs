@@ -1,7 +1,7 @@
-//! Amounts for people. The cell counts milli-cores and bytes; whoever reads why something was
-//! refused wrote cores and GiB.
+//! Text of amounts for people. The cell counts milli-cores and bytes; users who read why a request
+//! was rejected wrote cores and GiB.
 //!
-//! What is asked is rounded up and what there is is rounded down, so that a shortage of one byte
+//! Requests are rounded up and available amounts are rounded down, so that a shortage of one byte
 //! never reads "asked 4 GiB, available 4 GiB".
 
 use crate::resource::Dimension;
@@ -67,8 +67,7 @@ pub fn pluralize(number: u64, noun: &str) -> String {
     pluralize_as(number, noun, &format!("{noun}s"))
 }
 
-/// The same for nouns with a plural of their own, and for what is said of them: `1 entry`,
-/// `2 tasks wait`.
+/// The same for nouns with an irregular plural, and for phrases: `1 entry`, `2 tasks wait`.
 #[must_use]
 pub fn pluralize_as(number: u64, singular: &str, plural: &str) -> String {
     match number {

@@ -1,4 +1,4 @@
-//! Options that several verbs share, and what they mean.
+//! Command-line options that several verbs share, and what they mean.
 
 use crate::failure::Failure;
 use crate::output::{Output, format_parser};
@@ -74,7 +74,7 @@ pub enum Reclaim {
     Aggressive,
 }
 
-/// Thousandths of the limits that tasks are taken to use.
+/// Usage that tasks are assumed to have, in thousandths of their limits.
 const DEFAULT_USAGE_CPU_PERMILLE: u32 = 400;
 const DEFAULT_USAGE_RAM_PERMILLE: u32 = 550;
 
@@ -108,7 +108,7 @@ impl TraceArgs {
         matches!(self.trace, TraceSource::Checkpoint(_))
     }
 
-    /// The first option given that says what usage to assume.
+    /// The first modelled-usage option that was given.
     fn first_usage_option(&self) -> Option<&'static str> {
         let options = [
             ("--usage-cpu", self.usage_cpu.is_some()),
@@ -189,7 +189,7 @@ pub enum MachineSearch {
 
 impl SchedulerArgs {
     pub fn options(&self, model: PackingModel, default_search: MachineSearch) -> Options {
-        // Of two flags the later one counts, and the other is as if it had not been given.
+        // Of two contradicting flags the later one counts; clap has dropped the other.
         let is_sampled = match (self.randomization, self.no_randomization) {
             (true, _) => true,
             (false, true) => false,

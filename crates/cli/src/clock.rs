@@ -1,5 +1,4 @@
-//! The time of day for people: they are told how long ago something was, and when it is tried
-//! again, by their own clock.
+//! Times of day for people: when something happened and when it is retried, in local time.
 
 use cellwright_cell::time::Time;
 

@@ -1,8 +1,9 @@
-//! The command line as it was typed, with one word put right, for `next:` lines that can be pasted
-//! into a shell. Rejected: a closure from every verb that says how it was called, which would have
-//! to name each of its options again.
+//! The command line as it was typed, with one word corrected, for `next:` lines that can be pasted
+//! into a shell. Rejected: a closure from every verb that reproduces its call, which would have to
+//! name each of its options again.
 
-/// The command that was typed, with `replacement` where `wrong` stands; tasks behind a job's name stay.
+/// The command that was typed, with `replacement` in place of `wrong`; a task suffix after the
+/// job's name stays.
 pub fn corrected(wrong: &str, replacement: &str) -> String {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -10,7 +11,7 @@ pub fn corrected(wrong: &str, replacement: &str) -> String {
 }
 
 fn replace_word(args: &[String], wrong: &str, replacement: &str) -> String {
-    // From the end: what a name is taken for is the last that was typed, behind the verbs.
+    // Search from the end: a name is the last argument, after the verbs.
     let at = args.iter().rposition(|word| suffix_after(word, wrong).is_some());
     let Some(at) = at else { return format!("the same command with {replacement}") };
     let mut words = args.to_vec();
@@ -18,17 +19,20 @@ fn replace_word(args: &[String], wrong: &str, replacement: &str) -> String {
     format!("cell {}", shell_quoted(&words))
 }
 
-/// `/3` of `web/3` for `web`, nothing of `web` itself.
+/// `/3` of `web/3` for `web`, the empty string of `web` itself.
 fn suffix_after<'a>(word: &'a str, wrong: &str) -> Option<&'a str> {
     word.strip_prefix(wrong).filter(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Words as they can be pasted into a shell.
+/// Words quoted so that they can be pasted into a shell.
 pub fn shell_quoted(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    let word = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    let word = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
     };
     words.iter().map(word).collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,5 @@
-//! Which cell a command talks to, and how: an open master named on the command line, a context of
-//! the contexts file, or the address in `CELL_ADDR`, which may be either's.
+//! Which cell a command connects to, and how: an open master named on the command line, a context
+//! of the contexts file, or the address in `CELL_ADDR`, which can be of either kind.
 
 use crate::failure::Failure;
 use cellwright_api::client::{ApiClientConfig, Client};
@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a person waits before being told that nobody answers.
+/// How long a command waits before it reports that no master answers.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long a person waits where every master refuses to be connected to. An election is no reason
-/// to wait longer: then somebody is there. A master that restarts may be, and is asked for so long.
+/// How long a command retries when every master refuses the connection. An election is no reason to
+/// wait longer, because then a master still accepts connections. A master that restarts refuses
+/// them for a moment, so connections are retried for this long.
 pub const REFUSED_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one master may take to answer what each knows by itself: connecting gets three seconds.
+/// How long one master may take to answer a question that every master can answer by itself; of
+/// this, connecting gets three seconds.
 const PER_MASTER_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Debug, Args)]
@@ -38,10 +40,11 @@ pub struct ConnectionArgs {
     pub contexts: Option<PathBuf>,
 }
 
-/// Set once this process had an answer: then whoever refuses now was there, and may come back.
+/// Set once this process has received an answer: a master that refuses connections after that
+/// existed, and may come back.
 static HAS_ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// The cell has answered this process, which goes on to ask it again.
+/// Records that the cell has answered this process, which will ask it again.
 pub fn mark_answered() {
     HAS_ANSWERED.store(true, Ordering::Relaxed);
 }
@@ -50,12 +53,12 @@ fn refused_timeout() -> Duration {
     if HAS_ANSWERED.load(Ordering::Relaxed) { Duration::MAX } else { REFUSED_TIMEOUT }
 }
 
-/// A cell that can be asked.
+/// A cell that requests can be sent to.
 pub struct Cell {
     pub client: Client,
-    /// An open master: nobody has to say who they are.
+    /// Whether the master is open: callers do not authenticate.
     pub open: bool,
-    /// As in the contexts file; absent for an open master.
+    /// The context from the contexts file; absent for an open master.
     pub context: Option<Context>,
 }
 
@@ -72,7 +75,7 @@ impl ConnectionArgs {
         })
     }
 
-    /// A command to go on with, which finds its context where this one left it.
+    /// A follow-up command, with the flag that finds the same contexts file.
     pub fn with_contexts_flag(&self, next: &str) -> String {
         match (&self.contexts, next.strip_prefix("cell --context ")) {
             (Some(path), Some(rest)) => {
@@ -94,12 +97,13 @@ impl ConnectionArgs {
         self.cell_with_deadline(DEADLINE, refused_timeout())
     }
 
-    /// For a part of the cell, which may be started before its masters.
+    /// For a component of the cell, which may be started before its masters.
     pub fn cell_for_daemon(&self) -> Result<Cell, Failure> {
         self.cell_with_deadline(DEADLINE, Duration::MAX)
     }
 
-    /// For what any master can answer: no election is waited for, only each master in turn.
+    /// For questions that any master can answer: no election is awaited, each master is only tried
+    /// in turn.
     pub fn any_master(&self) -> Result<Cell, Failure> {
         let masters = self.cell()?.client.masters().len();
         let total_timeout =
@@ -107,7 +111,7 @@ impl ConnectionArgs {
         self.cell_with_deadline(total_timeout.min(DEADLINE), refused_timeout())
     }
 
-    /// A cell whose answers may take this long, and which may refuse so long to be connected to.
+    /// A cell with a deadline for answers, and a timeout for refused connections.
     fn cell_with_deadline(
         &self,
         deadline: Duration,
@@ -157,7 +161,8 @@ impl ConnectionArgs {
         let mut settings = settings(context.masters.clone());
         settings.tls = tls.map(Arc::new);
         settings.token.clone_from(&context.token);
-        // Where the file has no room beside it nothing is kept, and nobody minds.
+        // Where the masters file cannot be written next to the contexts file, it is not kept; that
+        // is no error.
         let masters_file =
             |authority: &String| MastersFile::new(MastersFile::path_beside(&path), authority).ok();
         settings.masters_file = context.authority.as_ref().and_then(masters_file);
@@ -166,7 +171,7 @@ impl ConnectionArgs {
     }
 }
 
-/// Between commas, as other programs take them: with or without a scheme.
+/// Addresses separated by commas, with or without a scheme, as other programs accept them.
 fn split_addresses(text: &str) -> Vec<String> {
     let bare = |address: &str| {
         let address = address.trim().trim_end_matches('/');
@@ -181,7 +186,7 @@ fn open_cell(settings: ApiClientConfig) -> Result<Cell, Failure> {
 }
 
 impl Cell {
-    /// In whose name a job is submitted when the command line does not say.
+    /// The owner of a submitted job when the command line does not name one.
     pub fn job_owner(&self, given: Option<Name>) -> Option<Name> {
         given.or_else(|| Name::new(DEV_USER).ok().filter(|_| self.open))
     }

@@ -1,14 +1,13 @@
-//! An example for every command that can be typed. Commands with much to say have theirs in their
-//! own file; of the short ones they stand here, in one table, where they can be read together and
-//! a test sees that none is missing. Rejected: a constant in each of fifty small structs, of which
-//! one would always be forgotten.
+//! Examples for every command. Commands with long examples have them in their own file; the short
+//! ones are in one table here, where they can be read together and a test finds a missing one.
+//! Rejected: a constant in each of fifty small structs, one of which would always be forgotten.
 
 use clap::Command;
 
-/// What stands before examples in a help.
+/// The heading above examples in a help text.
 pub const HEADING: &str = "Examples:";
 
-/// What is typed after `cell` for the command, and examples of it, without `cell`.
+/// The words of each command after `cell`, and its examples, without `cell`.
 const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
@@ -80,7 +79,7 @@ const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
     ("man", &["man ~/.local/share/man/man1"]),
 ];
 
-/// The same commands with their examples.
+/// The same commands with their examples added to the help text.
 pub fn add_examples(command: Command) -> Command {
     command.mut_subcommands(|inner| add_below(inner, ""))
 }
@@ -95,7 +94,7 @@ fn add_below(command: Command, parents: &str) -> Command {
     command.mut_subcommands(|inner| add_below(inner, &format!("{command_path} ")))
 }
 
-/// Before whatever else its help ends with.
+/// Puts the examples before whatever else the help text ends with.
 fn append_examples(command: Command, examples: &[&str]) -> Command {
     let lines: Vec<String> = examples.iter().map(|words| format!("\n  cell {words}")).collect();
     let rest = command.get_after_help().map(|rest| format!("\n\n{rest}")).unwrap_or_default();
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// The lines below the heading, those that go on with a backslash as one.
+    /// The lines below the heading; lines continued with a backslash are joined.
     fn examples(help: &str) -> Vec<String> {
         let below = help.lines().skip_while(|line| *line != HEADING).skip(1);
         let mut lines: Vec<String> = Vec::new();
@@ -123,7 +122,7 @@ mod tests {
         lines
     }
 
-    /// As a shell would hand them over, up to where the output goes.
+    /// The words of a line as a shell would split them, up to a redirection of the output.
     fn words(line: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for letter in line.chars() {
@@ -142,7 +141,7 @@ mod tests {
         words
     }
 
-    /// Every command that does something, by what is typed for it.
+    /// Every command without subcommands, by the words that are typed for it.
     fn leaves(command: &Command, command_path: &str, found: &mut Vec<(String, Command)>) {
         let mut inner = command.get_subcommands().filter(|inner| inner.get_name() != "help");
         let Some(first) = inner.next() else {
@@ -189,7 +188,7 @@ mod tests {
         });
         for line in lines.filter(|line| line.starts_with("cell ")) {
             let read = root.clone().try_get_matches_from(words(&line));
-            // One that shows a help has been understood.
+            // An example that shows help was parsed successfully.
             let is_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
             assert!(read.as_ref().map_or_else(is_help, |_| true), "{line}: {read:?}");
         }

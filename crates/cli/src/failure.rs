@@ -1,4 +1,4 @@
-//! What can go wrong, for people: the cause, then what to type next.
+//! Errors of commands, as people read them: the cause, then what to type next.
 
 use crate::output::print_stderr;
 use crate::style;
@@ -18,7 +18,7 @@ use cellwright_sim::trace::TraceError;
 use cellwright_store::OpenError;
 use std::io::{self, IsTerminal};
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{message}")]
@@ -27,13 +27,13 @@ pub enum Failure {
     Operation { message: String, next: String },
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: io::Error },
-    /// The reader of our output went away, as `head` does.
+    /// The reader of our output closed it, as `head` does.
     #[error("the output was closed")]
     OutputClosed,
 }
 
 impl Failure {
-    /// Writes cause and next step to stderr.
+    /// Prints the cause and the next step to stderr.
     pub fn print(&self) {
         let next = match self {
             Failure::Usage { next, .. } | Failure::Operation { next, .. } => next.as_str(),
@@ -45,8 +45,8 @@ impl Failure {
         print_stderr(&with_label(&style.strong("next:"), "next:", next));
     }
 
-    /// As any error of the cell; of a change that may take effect all the same, `check_command` is what to
-    /// type to see whether it did.
+    /// Converts an error of the cell. For a change that may take effect in spite of the error,
+    /// `check_command` is the command that shows whether it did.
     pub fn from_change(error: ClientError, check_command: &str) -> Failure {
         let is_in_doubt = error.is_in_doubt();
         match Failure::from(error) {
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// The same, with what it is about before the cause.
+    /// The same failure with its subject in front of the cause.
     pub fn with_context(self, subject: &str) -> Failure {
         let prefixed = |message: String| format!("{subject}: {message}");
         match self {
@@ -75,16 +75,17 @@ impl Failure {
     }
 }
 
-/// A word and what follows it: wrapped for a person at a terminal, on one line for whoever reads it
-/// with a program. `plain_label` is the word without its colour.
+/// A label and its text: wrapped for a person at a terminal, on one line for programs.
+/// `plain_label` is the label without its colour.
 fn with_label(label: &str, plain_label: &str, text: &str) -> String {
-    match io::stderr().is_terminal() {
-        true => wrap_lines(plain_label, text).replacen(plain_label, label, 1),
-        false => format!("{label} {text}\n"),
+    if io::stderr().is_terminal() {
+        wrap_lines(plain_label, text).replacen(plain_label, label, 1)
+    } else {
+        format!("{label} {text}\n")
     }
 }
 
-/// Each line of the text wrapped by itself; what was set out over several lines keeps them.
+/// Wraps each line of the text by itself, so that line breaks in it are kept.
 fn wrap_lines(plain_label: &str, text: &str) -> String {
     let mut out = String::new();
     for (at, line) in text.lines().enumerate() {
@@ -95,10 +96,10 @@ fn wrap_lines(plain_label: &str, text: &str) -> String {
     out
 }
 
-const REPORT_BUG: &str = "this is a fault of the program, not of your input: run the same command with \
-     -o json and report it";
+const REPORT_BUG: &str = "this is a fault of the program, not of your input: run the same command \
+                          with -o json and report it";
 
-/// Where nothing nearer is known.
+/// Where to look when no better place is known.
 const SEE_EVENTS: &str = "cell events";
 
 const CHECK_TRACE_HINT: &str = "\
@@ -243,11 +244,11 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Of a folder that is refused for whose it is, or who may read it.
+/// The hint for a folder that is refused because of its owner or its permissions.
 const FIX_FOLDER: &str = "mend the folder as said there, or choose another data_dir; then start \
      again";
 
-/// Whether the cause is told by us, with what to do about it, and not by the kernel.
+/// Whether the error message is ours and names the remedy, and does not come from the kernel.
 fn names_remedy(why: &io::Error) -> bool {
     why.kind() == io::ErrorKind::PermissionDenied && why.get_ref().is_some()
 }
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(next(in_doubt()), want);
         let named = next(Failure::from_change(in_doubt(), check_command));
         assert_eq!(named, want.replace("cell events", check_command));
-        // What certainly had no effect is not to be looked for.
+        // A change that certainly had no effect need not be checked.
         assert_eq!(
             next(Failure::from_change(ClientError::Api(no_leader()), check_command)),
             no_leader().hint

@@ -1,4 +1,4 @@
-//! Amounts as people write them: cores, GiB, seconds, thousands.
+//! Amounts formatted for people: cores, GiB, seconds, thousands.
 
 use cellwright_cell::time::{Span, Time};
 use cellwright_sim::experiment::load::Units;
@@ -10,7 +10,7 @@ pub use cellwright_cell::units::{group_digits as count, pluralize, pluralize_as,
 /// `2026-03-01 12:00:00Z`.
 pub fn utc(time: Time) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
-    // A time beyond every calendar is shown as the number it is.
+    // A time beyond the calendar is printed as a number.
     let Ok(at) = OffsetDateTime::from_unix_timestamp(seconds) else {
         return format!("{} ms", time.0);
     };
@@ -27,7 +27,7 @@ pub fn utc_millis(time: Time) -> String {
     }
 }
 
-/// A length of time as it is spoken of: `12 s`, `3 min`, `26 h`, `9 d`.
+/// A length of time in one unit: `12 s`, `3 min`, `26 h`, `9 d`.
 pub fn duration(span: Span) -> String {
     let seconds = span.0.div_ceil(1000);
     match seconds {
@@ -38,21 +38,18 @@ pub fn duration(span: Span) -> String {
     }
 }
 
-/// How a clock stands to another, of which the text speaks next.
+/// By how much one clock differs from another, which the text after this names.
 pub fn clock_difference(ahead_ms: i64) -> String {
     let by = duration(Span(ahead_ms.unsigned_abs()));
-    match ahead_ms < 0 {
-        true => format!("{by} behind"),
-        false => format!("{by} ahead of"),
-    }
+    if ahead_ms < 0 { format!("{by} behind") } else { format!("{by} ahead of") }
 }
 
-/// How long ago, or nothing before the first event.
+/// How long ago something was; zero if it is in the future.
 pub fn elapsed(then: Time, now: Time) -> String {
     duration(Span(now.0.saturating_sub(then.0)))
 }
 
-/// The order of names for people, who count: `m2` before `m10`.
+/// Natural sort order of names, which compares numbers by value: `m2` before `m10`.
 pub fn natural_order(one: &str, other: &str) -> Ordering {
     let (mut one_rest, mut other_rest) = (one, other);
     loop {
@@ -65,7 +62,7 @@ pub fn natural_order(one: &str, other: &str) -> Ordering {
             _ => a.cmp(b),
         };
         if order.is_ne() || a.is_empty() {
-            // Names that count alike, as `m1` and `m01`, are still two.
+            // Names whose numbers are equal, such as `m1` and `m01`, are still different.
             return order.then_with(|| one.cmp(other));
         }
         (one_rest, other_rest) = (&one_rest[a.len()..], &other_rest[b.len()..]);
@@ -76,7 +73,7 @@ fn is_digit(character: char) -> bool {
     character.is_ascii_digit()
 }
 
-/// The digits a text begins with, or all up to the first digit.
+/// The digits a text begins with, or everything up to the first digit.
 fn leading_run(text: &str) -> &str {
     let digits = text.starts_with(is_digit);
     let end = text.find(|character| is_digit(character) != digits);
@@ -112,7 +109,7 @@ pub fn amount(units: Units, dimension: &str, amount: u64) -> String {
         (Units::CoresAndBytes, "cpu") => match (amount, amount % 1000) {
             (1000, _) => "1 core".into(),
             (_, 0) => format!("{} cores", count(amount / 1000)),
-            // Less than a hundredth is not nothing.
+            // Less than a hundredth must not be printed as zero.
             _ if amount < 10 => format!("{:.3} cores", amount as f64 / 1000.0),
             _ => format!("{:.2} cores", amount as f64 / 1000.0),
         },

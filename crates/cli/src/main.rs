@@ -1,5 +1,6 @@
-//! The `cell` binary: arguments in, tables or JSON out. What was typed is in [`args`] and in one
-//! file per verb under [`commands`]; everything they do is done by the libraries.
+//! The `cell` binary, the command-line interface: arguments in, tables or JSON out. Shared options
+//! are in [`args`], each verb is one file under [`commands`]; the work itself is done by the
+//! libraries.
 
 mod args;
 mod clock;
@@ -58,10 +59,10 @@ struct Cli {
     command: commands::Command,
 }
 
-/// The one place where exit codes are decided. Wrong usage (2) is clap's.
+/// The only place where exit codes are decided, except wrong usage (2), which clap decides.
 fn main() -> ExitCode {
     disable_core_dumps();
-    // Before anything else: there is one shim for every task, and each is to be small.
+    // Before anything else: every task has a shim process, and each must stay small.
     if let Some(code) = run_internal_role() {
         return code;
     }
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Ok(Success::WouldChange) => ExitCode::from(4),
         Ok(Success::ExitWith(code)) => ExitCode::from(code),
         Ok(Success::NoLeader) => ExitCode::from(1),
-        // Whoever reads our output has seen enough.
+        // The reader of our output has closed it and needs no more.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure @ Failure::Usage { .. }) => {
             failure.print();
@@ -84,20 +85,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// Keys, tokens and secrets are in the memory of masters, agents, schedulers and of those who ask
-/// them; a crash must not leave that in a file. Whatever they start does without as well.
+/// The memory of masters, agents, schedulers and clients holds keys, tokens and secrets; a crash
+/// must not write them to a file. Child processes inherit the limit.
 fn disable_core_dumps() {
     let no_core = Rlimit { current: Some(0), maximum: Some(0) };
-    // To give up what one has is always allowed.
+    // Lowering one's own limit is always permitted.
     let _never = setrlimit(Resource::Core, no_core);
 }
 
-/// Everything that can be typed, with its examples.
+/// All commands, with their examples.
 fn command_tree() -> clap::Command {
     examples::add_examples(Cli::command())
 }
 
-/// As it was typed, but that help about helping is help.
+/// The arguments as typed, except that `cell help --help` becomes `cell --help`.
 fn command_line_args() -> Vec<OsString> {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let [_, help, flag] = &args[..]
@@ -115,7 +116,8 @@ fn parse_and_run() -> Result<Success, Failure> {
     if !output_format.is_empty() {
         command = output::with_default_format(command, &output_format)?;
     }
-    // What clap refuses it says itself, with exit code 2; but for commands it has no words.
+    // Clap prints its own usage errors and exits with code 2; for unknown commands we suggest
+    // others.
     let args = command_line_args();
     token_input::reject_tokens_in_args(&args)?;
     let matches = match command.try_get_matches_from_mut(args) {
@@ -127,14 +129,11 @@ fn parse_and_run() -> Result<Success, Failure> {
     };
     output::choose_format(&matches);
     style::allow_colours(!matches.get_flag("no_color"));
-    match is_watched(&matches) {
-        true => watch::run_repeatedly(|| run(&matches)),
-        false => run(&matches),
-    }
+    if is_watched(&matches) { watch::run_repeatedly(|| run(&matches)) } else { run(&matches) }
 }
 
 fn run(matches: &ArgMatches) -> Result<Success, Failure> {
-    // What clap refuses it says itself, with exit code 2.
+    // Clap prints its own usage errors and exits with code 2.
     let Cli { connection, no_color: _, command } =
         Cli::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
     command.run(&connection)
@@ -148,8 +147,9 @@ fn is_watched(matches: &ArgMatches) -> bool {
     }
 }
 
-/// Shims where `cell-shim` is not installed, and the processes of sessions, which only agents type,
-/// and the evaluator of job files, which only commands that read them start.
+/// Runs the internal roles of this binary: the shim, where `cell-shim` is not installed; session
+/// processes, which only agents start; and the evaluator of job files, which only commands that
+/// read job files start.
 fn run_internal_role() -> Option<ExitCode> {
     let internal_args: Vec<OsString> = std::env::args_os().skip(1).collect();
     match &internal_args[..] {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use clap::Command;
 
-    /// Every command there is, by what is typed for it.
+    /// All commands, by the words that are typed for each.
     fn commands() -> Vec<(String, Command)> {
         fn add(command: &Command, command_path: &str, found: &mut Vec<(String, Command)>) {
             found.push((command_path.to_owned(), command.clone()));
@@ -183,7 +183,7 @@ mod tests {
         found
     }
 
-    /// Something, and without a full stop, as all of them are.
+    /// Whether a help text is not empty and ends without a full stop, as all of them do.
     fn is_documented(text: &str) -> bool {
         !text.trim().is_empty() && (!text.ends_with('.') || text.ends_with("..."))
     }

@@ -1,10 +1,10 @@
-//! Results to stdout, in the form that was asked for, once for all commands.
+//! Writes results to stdout in the requested output format, once for all commands.
 //!
-//! A command knows two things of its result: how it reads in a table, and the value it is. What
-//! becomes of the value (JSON, YAML, a line for each item, or the names alone) is decided here.
-//! The form is of the whole process, like colours, since a process prints one result; so no
-//! command can forget one of the forms. Rejected: a match on six forms in every command, which is
-//! how commands come to differ.
+//! A command provides two things: its result as a table, and its result as a value. What becomes of
+//! the value (JSON, YAML, one line per item, or the names alone) is decided here. The format is a
+//! property of the whole process, as colours are, since a process prints one result; so no command
+//! can forget a format. Rejected: a match on six formats in every command, which is how commands
+//! come to differ.
 
 mod yaml;
 
@@ -18,32 +18,32 @@ use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-/// What a command has to make of its result.
+/// Which of the two representations a command has to produce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs: the value, in whichever form it then takes.
+    /// The value, for programs, in whichever format was chosen.
     Json,
 }
 
-/// Every form there is.
+/// All output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     Table,
-    /// A table as wide as it likes to be, with more columns.
+    /// A table of any width, with more columns.
     Wide,
     Json,
     Yaml,
-    /// Names alone, one a line.
+    /// Names alone, one per line.
     Name,
-    /// One object a line.
+    /// One JSON object per line.
     Jsonl,
 }
 
-/// As typed after `-o`.
+/// The values of `-o`.
 pub const OUTPUT_FORMATS: [&str; 6] = ["table", "wide", "json", "yaml", "name", "jsonl"];
-/// Names the form where `-o` does not.
+/// The environment variable that names the format where `-o` does not.
 pub const OUTPUT_ENV: &str = "CELL_OUTPUT";
 
 static CHOSEN_FORMAT: OnceLock<OutputFormat> = OnceLock::new();
@@ -71,23 +71,23 @@ impl OutputFormat {
     }
 }
 
-/// The form of this process; JSON where a command printed a value without asking.
+/// The format of this process; JSON if a command prints a value without `-o`.
 fn chosen_format() -> OutputFormat {
     CHOSEN_FORMAT.get().copied().unwrap_or(OutputFormat::Json)
 }
 
-/// Whether tables may be as wide as they like.
+/// Whether tables may be wider than a terminal.
 pub fn is_wide() -> bool {
     CHOSEN_FORMAT.get() == Some(&OutputFormat::Wide)
 }
 
-/// For `-o`: refuses what is not a form, and tells the command what it has to know.
+/// The parser of `-o`: rejects unknown formats, and returns which representation is needed.
 pub fn format_parser() -> impl TypedValueParser<Value = Output> {
     PossibleValuesParser::new(OUTPUT_FORMATS)
         .map(|text| OutputFormat::from_name(&text).map_or(Output::Table, OutputFormat::output))
 }
 
-/// The same commands with the form that the environment names instead of a table.
+/// The same commands with the format from the environment as default instead of a table.
 pub fn with_default_format(command: Command, form: &str) -> Result<Command, Failure> {
     let Some(form) = OUTPUT_FORMATS.iter().find(|known| **known == form) else {
         return Err(Failure::Usage {
@@ -101,7 +101,7 @@ pub fn with_default_format(command: Command, form: &str) -> Result<Command, Fail
 fn set_default_format(command: Command, form: &'static str) -> Command {
     let is_form = |arg: &clap::Arg| {
         let values = arg.get_possible_values();
-        // A command may have more forms of its own.
+        // A command may have more formats of its own.
         OUTPUT_FORMATS.iter().all(|form| values.iter().any(|value| value.get_name() == *form))
     };
     command
@@ -109,7 +109,7 @@ fn set_default_format(command: Command, form: &'static str) -> Command {
         .mut_subcommands(|inner| set_default_format(inner, form))
 }
 
-/// Takes the form from what was typed, at whatever depth.
+/// Takes the format from the parsed arguments of the innermost command.
 pub fn choose_format(matches: &ArgMatches) {
     let mut current = matches;
     loop {
@@ -118,7 +118,7 @@ pub fn choose_format(matches: &ArgMatches) {
         if let Some(form) =
             given_format.and_then(|text| OutputFormat::from_name(&text.to_string_lossy()))
         {
-            // Set once: there is one command line.
+            // Set only once, since there is one command line.
             let _ = CHOSEN_FORMAT.set(form);
         }
         match current.subcommand() {
@@ -128,26 +128,23 @@ pub fn choose_format(matches: &ArgMatches) {
     }
 }
 
-/// Writes to stdout; what is not ours in it commands no terminal.
+/// Writes to stdout; terminal control sequences in the text are made visible.
 pub fn print(text: &str) -> Result<(), Failure> {
     print_sanitized(text, ColourPolicy::OwnColours)
 }
 
-/// Writes what a program wrote: the very bytes, and on a terminal its colours but nothing else that
-/// a terminal obeys.
+/// Writes the output of a program: unchanged to a pipe; to a terminal with its colours but no other
+/// control sequences.
 pub fn print_output(text: &str) -> Result<(), Failure> {
     print_sanitized(text, ColourPolicy::AnyColours)
 }
 
 fn print_sanitized(text: &str, colours: ColourPolicy) -> Result<(), Failure> {
-    match io::stdout().is_terminal() {
-        true => print_raw(&sanitize(text, colours)),
-        false => print_raw(text),
-    }
+    if io::stdout().is_terminal() { print_raw(&sanitize(text, colours)) } else { print_raw(text) }
 }
 
-/// Writes to stdout as it is; a reader that went away is not an error of ours. For what commands a
-/// terminal on purpose.
+/// Writes to stdout unchanged, for intended terminal control sequences. A reader that closed the
+/// pipe is not an error of ours.
 pub fn print_raw(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -157,37 +154,41 @@ pub fn print_raw(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes sentences and tables for people to stdout, no wider than a terminal is.
+/// Writes sentences and tables for people to stdout, wrapped to the width of a terminal.
 pub fn print_prose(text: &str) -> Result<(), Failure> {
     print(&table::wrap_prose(text))
 }
 
-/// Says something to a person beside the result, such as that there is none: on stderr, wrapped at
-/// a terminal and on one line for whoever reads it with a program.
+/// Tells a person something in addition to the result, such as that it is empty: on stderr, wrapped
+/// on a terminal and on one line for programs.
 pub fn print_notice(text: &str) {
-    match io::stderr().is_terminal() {
-        true => print_stderr(&table::wrap_prose(text)),
-        false => print_stderr(&format!("{text}\n")),
+    if io::stderr().is_terminal() {
+        print_stderr(&table::wrap_prose(text))
+    } else {
+        print_stderr(&format!("{text}\n"))
     }
 }
 
-/// Writes to stderr; what is not ours in it commands no terminal. That nobody reads it stops
-/// nothing.
+/// Writes to stderr; terminal control sequences in the text are made visible. Write errors are
+/// ignored.
 pub fn print_stderr(text: &str) {
-    let sanitized = match io::stderr().is_terminal() {
-        true => sanitize(text, ColourPolicy::OwnColours),
-        false => text.into(),
+    let sanitized = if io::stderr().is_terminal() {
+        sanitize(text, ColourPolicy::OwnColours)
+    } else {
+        text.into()
     };
     let _ = io::stderr().lock().write_all(sanitized.as_bytes());
 }
 
-/// A line on stderr, as `eprintln!` has it, through [`print_stderr`].
+/// Prints a line to stderr like `eprintln!`, through [`print_stderr`].
 macro_rules! note {
-    ($($format:tt)*) => { $crate::output::print_stderr(&format!("{}\n", format_args!($($format)*))) };
+    ($($format:tt)*) => {
+        $crate::output::print_stderr(&format!("{}\n", format_args!($($format)*)))
+    };
 }
 pub(crate) use note;
 
-/// Writes a value in the form for programs that was asked for; its names are those given.
+/// Writes a value in the chosen format for programs; `names` are the names of its items.
 pub fn print_named(value: &impl Serialize, names: &[String]) -> Result<(), Failure> {
     match chosen_format() {
         OutputFormat::Name => {
@@ -197,15 +198,15 @@ pub fn print_named(value: &impl Serialize, names: &[String]) -> Result<(), Failu
     }
 }
 
-/// Writes a value in the form for programs that was asked for.
+/// Writes a value in the chosen format for programs.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let value = serde_json::to_value(value)
         .map_err(|error| Failure::from_error(&error, "the same command with -o table"))?;
     print(&render_value(&value, chosen_format())?)
 }
 
-/// Many values that are printed as they come. JSON and YAML are one list all the same, so that
-/// whatever reads a document reads it; whoever goes on for ever has no end to write, and takes
+/// A stream of values that are printed as they arrive. JSON and YAML still form one list, so that
+/// any parser of documents reads it; an endless stream cannot close its list, so it is written as
 /// lines.
 #[derive(Debug)]
 pub struct ItemStream {
@@ -215,7 +216,7 @@ pub struct ItemStream {
 }
 
 impl ItemStream {
-    /// `is_endless`: there is no last one.
+    /// `is_endless`: the stream has no last item.
     pub fn new(is_endless: bool) -> Result<ItemStream, Failure> {
         let form = chosen_format();
         if is_endless && form == OutputFormat::Json {
@@ -249,7 +250,7 @@ impl ItemStream {
         })
     }
 
-    /// After the last one.
+    /// Called after the last item.
     pub fn finish(self) -> Result<(), Failure> {
         print(self.closing_text())
     }
@@ -263,7 +264,7 @@ impl ItemStream {
     }
 }
 
-/// A value as YAML, for parts of what people read.
+/// A value as YAML, for a part of a text for people.
 pub fn yaml(value: &Value) -> String {
     yaml::render(value)
 }
@@ -288,7 +289,7 @@ fn render_value(value: &Value, form: OutputFormat) -> Result<String, Failure> {
     })
 }
 
-/// A list item by item; anything else is its own only item.
+/// The items of a list; any other value is its own only item.
 fn items(value: &Value) -> &[Value] {
     match value {
         Value::Array(items) => items,
@@ -296,7 +297,7 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// What commands take to mean this very thing again.
+/// The name by which commands refer to this item.
 fn item_name(value: &Value) -> Option<String> {
     let text = |field: &str| value.get(field).and_then(Value::as_str);
     match (text("user"), text("name")) {
@@ -305,7 +306,7 @@ fn item_name(value: &Value) -> Option<String> {
         _ => {}
     }
     let plain = ["task", "id", "digest", "node", "cursor"].into_iter().find_map(text);
-    // What is shown of one thing may be wrapped in its kind.
+    // The item may be wrapped in an object with its kind as key.
     let inner =
         || ["job", "machine", "user", "cron"].into_iter().find_map(|field| value.get(field));
     plain.map(str::to_owned).or_else(|| item_name(inner()?))
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(render_value(value, form).unwrap(), want, "{form:?}");
     }
 
-    /// What is printed of these values one after the other.
+    /// The output for these values printed one after the other.
     fn render_stream(form: OutputFormat, is_endless: bool, values: &[Value]) -> String {
         let mut items = ItemStream { format: form, is_endless, printed: 0 };
         let mut text = String::new();

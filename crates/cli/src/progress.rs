@@ -1,5 +1,6 @@
-//! Progress of long work on stderr: a bar on a terminal, otherwise a plain line every few seconds,
-//! so that a log of a long run shows that it lives and a short run stays silent.
+//! Progress of long operations on stderr: a progress bar on a terminal, otherwise a plain line
+//! every few seconds, so that the log of a long run shows that it is alive and a short run stays
+//! silent.
 
 use crate::format;
 use crate::sanitize::sanitize_line;
@@ -14,46 +15,46 @@ use tokio::time::timeout;
 
 /// Time between two plain lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// What is over by then has no bar.
+/// Operations shorter than this show no bar.
 const BAR_DELAY: Duration = Duration::from_millis(500);
-/// A bar is looked after this often.
+/// The interval at which a bar is redrawn.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What fits the stderr we have.
+/// The progress display for this process's stderr.
 pub fn to_stderr() -> Box<dyn Progress> {
-    match io::stderr().is_terminal() {
-        true => Box::new(Bar { bar: ProgressBar::new_spinner() }),
-        false => Box::new(PlainLines {
+    if io::stderr().is_terminal() {
+        Box::new(Bar { bar: ProgressBar::new_spinner() })
+    } else {
+        Box::new(PlainLines {
             state: Mutex::new(Stage {
                 name: String::new(),
                 done: 0,
                 steps: 0,
                 last: Instant::now(),
             }),
-        }),
+        })
     }
 }
 
-/// Bytes on their way.
+/// Progress of a transfer in bytes.
 pub struct Transfer {
     bar: ProgressBar,
-    /// Without a terminal: what came, and when that was last said.
+    /// Without a terminal: what has arrived, and when that was last printed.
     lines: Option<Mutex<Stage>>,
 }
 
 impl Transfer {
     pub fn to_stderr() -> Transfer {
-        match io::stderr().is_terminal() {
-            true => Transfer { bar: ProgressBar::no_length(), lines: None },
-            false => {
-                let (name, last) = (String::new(), Instant::now());
-                let stage = Stage { name, done: 0, steps: 0, last };
-                Transfer { bar: ProgressBar::hidden(), lines: Some(Mutex::new(stage)) }
-            }
+        if io::stderr().is_terminal() {
+            Transfer { bar: ProgressBar::no_length(), lines: None }
+        } else {
+            let (name, last) = (String::new(), Instant::now());
+            let stage = Stage { name, done: 0, steps: 0, last };
+            Transfer { bar: ProgressBar::hidden(), lines: Some(Mutex::new(stage)) }
         }
     }
 
-    /// So many bytes of `label` are to come, or to go.
+    /// Starts a stage: `bytes` bytes of `label` are to be transferred.
     fn begin(&self, label: String, bytes: u64) {
         if let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) {
             (stage.name, stage.steps) = (label.clone(), bytes);
@@ -76,7 +77,8 @@ impl Transfer {
         }
     }
 
-    /// Shows how much of `label` is `sent` until that is over; what is over at once shows nothing.
+    /// Shows how much of `label` has been `sent` until the transfer ends; a short transfer shows
+    /// nothing.
     pub async fn track_send<T>(
         label: &str,
         bytes: u64,
@@ -124,10 +126,10 @@ impl Drop for Transfer {
     }
 }
 
-/// How something stands that is waited for: a line that is redrawn on a terminal, otherwise what is
-/// new whenever it is.
+/// The status of something that is waited for: a line that is redrawn on a terminal, otherwise new
+/// lines whenever the status changes.
 pub struct StatusLine {
-    /// On a terminal.
+    /// Set on a terminal.
     bar: Option<ProgressBar>,
     printed: Vec<String>,
 }
@@ -142,12 +144,12 @@ impl StatusLine {
         StatusLine { bar, printed: Vec::new() }
     }
 
-    /// On a terminal alone, where whoever reads a file wants to know nothing but how it ended.
+    /// Only on a terminal: readers of a file need only the final result.
     pub fn if_terminal() -> Option<StatusLine> {
         io::stderr().is_terminal().then(StatusLine::to_stderr)
     }
 
-    /// How it stands now, each thing by itself.
+    /// Shows the current status, one line for each thing.
     pub fn update(&mut self, lines: Vec<String>) {
         match &self.bar {
             Some(bar) => bar.set_message(sanitize_line(&lines.join("; "))),
@@ -158,7 +160,7 @@ impl StatusLine {
         self.printed = lines;
     }
 
-    /// Does something that writes, with the line out of its way.
+    /// Runs `write` while the status line is hidden.
     pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
@@ -175,7 +177,7 @@ impl Drop for StatusLine {
     }
 }
 
-/// What was not said the last time.
+/// The lines that were not printed the last time.
 fn new_lines<'a>(printed: &[String], lines: &'a [String]) -> impl Iterator<Item = &'a String> {
     lines.iter().filter(|line| !printed.contains(line))
 }
@@ -223,7 +225,7 @@ struct PlainLines {
 }
 
 impl PlainLines {
-    /// A thread that panicked while it held the lock has ended the program's work anyway.
+    /// A thread that panicked with the lock held has ended the program's work anyway.
     fn update(&self, change: impl FnOnce(&mut Stage) -> String) {
         let Ok(mut stage) = self.state.lock() else { return };
         let line = change(&mut stage);

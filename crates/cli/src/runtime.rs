@@ -1,5 +1,5 @@
-//! What commands that keep running have in common: a runtime, a log on stderr, and an end when the
-//! system or the person at the terminal asks for it.
+//! What long-running commands share: an async runtime, a log on stderr, and an orderly shutdown on
+//! a signal or ctrl-c.
 
 use crate::commands::Success;
 use crate::failure::Failure;
@@ -16,24 +16,24 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 const RUNTIME_HINT: &str = "free memory or threads on this machine, then run it again";
-/// As shells count an end by ctrl-c.
+/// The exit code that shells use for ctrl-c.
 const INTERRUPTED_EXIT_CODE: u8 = 130;
-/// What is logged unless `CELL_LOG` says otherwise: our own parts, and warnings of the rest. Not
-/// those of consensus: it warns at every vote it loses and every call that fails, which our parts
-/// say once (`master/src/announce.rs`, `http_peers.rs`); what it cannot recover from ends the
-/// process by another way.
+/// The log filter unless `CELL_LOG` sets another: our own crates, and warnings of the others.
+/// Consensus is off: it warns at every lost vote and failed call, which our crates log once
+/// (`master/src/announce.rs`, `http_peers.rs`); errors it cannot recover from end the process by
+/// another path.
 const DEFAULT_LOG_FILTER: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=info,\
                       cellwright_gateway=info,cellwright_package=info,\
                       cellwright_scheduler=info,cellwright_store=info";
 
-/// For a command that asks and prints.
+/// For commands that make requests and print the answers.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::from_error(&error, RUNTIME_HINT))?.block_on(work)
 }
 
-/// Does the work, unless ctrl-c comes first: then says what `remaining` has to say of all that goes on
-/// without whoever waited for it.
+/// Runs the work unless ctrl-c comes first: then prints what `remaining` returns about the
+/// operations that continue without this command.
 pub async fn unless_interrupted(
     remaining: impl AsyncFnOnce() -> String,
     work: impl Future<Output = Result<Success, Failure>>,
@@ -42,15 +42,15 @@ pub async fn unless_interrupted(
         done = work => done,
         _ = tokio::signal::ctrl_c() => {
             let left = remaining().await;
-            // What the terminal echoed of the key stands in a line of its own.
+            // Print below the `^C` that the terminal echoed.
             crate::output::note!("\n{left}");
             Ok(Success::ExitWith(INTERRUPTED_EXIT_CODE))
         }
     }
 }
 
-/// For a command that serves. Signals are heard before anything else is done, and long before
-/// anybody is told that it serves: whenever it is asked to end, it ends in order.
+/// For commands that serve. Signal handlers are installed before anything else, long before the
+/// command announces that it serves, so that every signal leads to an orderly shutdown.
 pub fn serve<T>(
     work: impl AsyncFnOnce(ShutdownSignal) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -72,15 +72,15 @@ pub fn serve<T>(
     let done = runtime
         .block_on(catch_panic_async(work(stop)))
         .unwrap_or_else(|panicked| exit_fatal(&format!("the main task {panicked}")));
-    // What is left of it may end now.
+    // The remaining threads may end from here on.
     mark_process_stopping();
-    // Work on blocking threads has nobody left to tell.
+    // Nothing waits for the results of blocking threads any more.
     runtime.shutdown_background();
     done
 }
 
-/// Takes a line of the log at a time, as the subscriber writes it. Names, reasons and errors in it
-/// are words of others: they command no terminal, and begin no line of their own.
+/// Receives one log line at a time from the subscriber. Names, reasons and errors in it come from
+/// others, so control sequences and line breaks in them are escaped.
 struct LogLine<W>(W);
 
 impl LogLine<Stderr> {
@@ -102,14 +102,14 @@ impl<W: Write> Write for LogLine<W> {
     }
 }
 
-/// Ears for those who ask the process to end.
+/// Listens for the signals that ask the process to shut down.
 pub struct ShutdownSignal {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl ShutdownSignal {
-    /// Whatever comes from here on is heard, also when nobody waits for it yet.
+    /// Signals from here on are recorded even when nothing awaits them yet.
     pub fn listen() -> Result<ShutdownSignal, Failure> {
         let failed = |error: io::Error| Failure::from_error(&error, RUNTIME_HINT);
         Ok(ShutdownSignal {
@@ -118,7 +118,7 @@ impl ShutdownSignal {
         })
     }
 
-    /// Done when the process is asked to end; once for every time it is.
+    /// Completes once for each request to shut down.
     pub async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -127,7 +127,7 @@ impl ShutdownSignal {
         mark_process_stopping();
     }
 
-    /// What comes of the work; nothing when the process is asked to end before.
+    /// The result of the work, or nothing if a shutdown is requested first.
     pub async fn run_unless_requested<T, E>(
         &mut self,
         work: impl Future<Output = Result<T, E>>,

@@ -1,31 +1,31 @@
-//! Text of others on a terminal: what would command the terminal is made visible instead.
+//! Makes terminal control sequences in untrusted text visible instead of active.
 //!
 //! Names, labels, reasons, error messages and output of tasks are written by other people, and a
 //! terminal obeys escape sequences wherever they come from: OSC 52 fills the clipboard, others move
-//! the cursor over what was printed before. Everything that this program prints passes through here
-//! on its way to a terminal, so no command can forget it. What is let through are line ends (of
-//! Windows too), tabs, and the few colours that this program itself writes; programs that read a
-//! pipe get the very bytes.
+//! the cursor over text that was printed before. Everything that this program prints to a terminal
+//! passes through here, so no command can forget it. Only line ends (also those of Windows), tabs,
+//! and the few colours that this program itself writes are let through; programs that read a pipe
+//! get the exact bytes.
 
 use std::borrow::Cow;
 
-/// A line end that goes back to where the line begins, as any does on a terminal.
+/// A line end with a carriage return, which is harmless on a terminal.
 const CRLF: &str = "\r\n";
-/// What colours begin with.
+/// The control sequence introducer, with which colour codes begin.
 const CSI: &str = "\u{1b}[";
-/// Codes of one colour, in bytes; longer ones are no colours.
+/// The maximum length of one colour code in bytes; longer sequences are not treated as colours.
 const MAX_COLOUR_CODE_BYTES: usize = 24;
 
-/// What a terminal may be told by whoever wrote the text.
+/// Which colour codes are let through to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColourPolicy {
     /// The colours of [`crate::style`].
     OwnColours,
-    /// Colours of any kind, as programs write them into their output; none that hide text.
+    /// Any colours, as programs write them into their output, except those that hide text.
     AnyColours,
 }
 
-/// The text with every other control character written out, as `\x1b`.
+/// The text with every other control character written as an escape such as `\x1b`.
 pub fn sanitize(text: &str, policy: ColourPolicy) -> Cow<'_, str> {
     if !text.chars().any(is_terminal_control) {
         return Cow::Borrowed(text);
@@ -54,24 +54,24 @@ pub fn sanitize(text: &str, policy: ColourPolicy) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// In JSON a control character that JSON lets stand bare can be written as an escape of the same
-/// value.
+/// Replaces the control characters that JSON permits unescaped by JSON escapes of the same value.
 pub fn escape_in_json(text: String) -> String {
     if !text.chars().any(is_terminal_control) {
         return text;
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        match is_terminal_control(c) {
-            true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => out.push(c),
+        if is_terminal_control(c) {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)))
+        } else {
+            out.push(c)
         }
     }
     out
 }
 
-/// A line of a log, without its end, however it was written: nothing in it begins another line. For
-/// a file too, which somebody looks at on a terminal one day.
+/// A log line, without its line end; line breaks and control characters in it are escaped. This
+/// also applies to log files, which someone will view on a terminal one day.
 pub fn sanitize_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -84,16 +84,16 @@ pub fn sanitize_line(text: &str) -> String {
     out
 }
 
-/// Bytes of a program that come in pieces, for a terminal. A piece may end within a character, a
-/// colour or a line end.
+/// Sanitizes output that arrives in chunks. A chunk may end within a character, a colour code or a
+/// line end.
 #[derive(Debug, Default)]
 pub struct StreamSanitizer {
-    /// The beginning of one of those.
+    /// The beginning of a character, colour code or line end.
     incomplete: Vec<u8>,
 }
 
 impl StreamSanitizer {
-    /// What can be shown now.
+    /// Returns the text that can be printed now.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.incomplete);
         all.extend_from_slice(bytes);
@@ -101,7 +101,7 @@ impl StreamSanitizer {
         sanitize_bytes(&all)
     }
 
-    /// What is left when no more comes.
+    /// Returns the rest after the last chunk.
     pub fn finish(&mut self) -> String {
         sanitize_bytes(&std::mem::take(&mut self.incomplete))
     }
@@ -111,7 +111,7 @@ fn sanitize_bytes(bytes: &[u8]) -> String {
     sanitize(&String::from_utf8_lossy(bytes), ColourPolicy::AnyColours).into_owned()
 }
 
-/// Bytes at the end that begin something whose end decides how it is shown.
+/// The length of an incomplete sequence at the end of `bytes`, which cannot be classified yet.
 fn incomplete_suffix_len(bytes: &[u8]) -> usize {
     let is_code = |byte: &u8| byte.is_ascii_digit() || *byte == b';';
     let escape = bytes.iter().rposition(|byte| *byte == 0x1b);
@@ -130,9 +130,9 @@ fn incomplete_suffix_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// Bytes at the end that begin a character and do not end it.
+/// The length of an incomplete UTF-8 character at the end of `bytes`.
 fn incomplete_char_len(bytes: &[u8]) -> usize {
-    /// The longest beginning of a character.
+    /// The longest incomplete prefix of a UTF-8 character.
     const MAX_INCOMPLETE_BYTES: usize = 3;
     let begins = |count: &usize| {
         let tail = &bytes[bytes.len() - count..];
@@ -142,7 +142,7 @@ fn incomplete_char_len(bytes: &[u8]) -> usize {
     (1..=MAX_INCOMPLETE_BYTES.min(bytes.len())).find(begins).unwrap_or(0)
 }
 
-/// Control characters, and those that turn the direction of what follows.
+/// Whether the character is a control character or changes the text direction.
 fn is_terminal_control(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -155,7 +155,7 @@ fn push_escaped(c: char, out: &mut String) {
     out.push_str(&escape);
 }
 
-/// The length of a colour at the start of the text, if one is there that is allowed.
+/// The length of an allowed colour code at the start of the text, if there is one.
 fn colour_code_len(text: &str, policy: ColourPolicy) -> Option<usize> {
     let codes = text.strip_prefix(CSI)?;
     let end = codes
@@ -167,7 +167,7 @@ fn colour_code_len(text: &str, policy: ColourPolicy) -> Option<usize> {
     }
     let fits = match policy {
         ColourPolicy::OwnColours => crate::style::COLOUR_CODES.contains(&&codes[..end]),
-        // 8 hides text. As a part of 38;5;8 it would not; that grey is given up for it.
+        // 8 hides text. As part of 38;5;8 it would be a harmless grey, which is not supported.
         ColourPolicy::AnyColours => {
             codes[..end].split(';').all(|code| code.trim_start_matches('0') != "8")
         }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_commands_a_terminal_is_written_out() {
         check("plain\ttext\n", "plain\ttext\n", "plain\ttext\n");
-        // The clipboard, the title, and the same by one character.
+        // The clipboard, the title, and the one-character form of the same sequence.
         check("\u{1b}]52;c;aGk=\u{7}", "\\x1b]52;c;aGk=\\x07", "\\x1b]52;c;aGk=\\x07");
         check("\u{9b}2J", "\\u{9b}2J", "\\u{9b}2J");
         check("\u{1b}[2J\u{1b}[H", "\\x1b[2J\\x1b[H", "\\x1b[2J\\x1b[H");
@@ -196,7 +196,7 @@ mod tests {
         check("exe\u{202e}txt", "exe\\u{202e}txt", "exe\\u{202e}txt");
         check("\u{1b}[8mhidden", "\\x1b[8mhidden", "\\x1b[8mhidden");
         check("\u{1b}[0;08mhidden", "\\x1b[0;08mhidden", "\\x1b[0;08mhidden");
-        // A colour that is cut off, and one that never ends.
+        // A colour code that is cut off, and one that never ends.
         check("\u{1b}[31", "\\x1b[31", "\\x1b[31");
         check("\u{1b}[", "\\x1b[", "\\x1b[");
         let long = format!("\u{1b}[{}m", "1;".repeat(100));
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(got, "grün \\u{9b}2J 日本 \u{1f600}\n", "{cut}");
         }
         let mut sanitizer = StreamSanitizer::default();
-        // A control character as one byte, as old terminals take it, and a character without end.
+        // A control character as one byte, as old terminals accept it, and an incomplete character.
         assert_eq!(sanitizer.push(b"a\x9b2J\xff\xe2\x82"), "a\u{fffd}2J\u{fffd}");
         assert_eq!(sanitizer.finish(), "\u{fffd}");
     }
@@ -249,7 +249,7 @@ mod tests {
             let got = sanitizer.push(first) + &sanitizer.push(second) + &sanitizer.finish();
             assert_eq!(got, want, "{cut}");
         }
-        // One that never ends is not waited for, and what is left at the end is written out.
+        // A colour code that never ends is not buffered, and the rest is written out at the end.
         let mut sanitizer = StreamSanitizer::default();
         assert!(
             sanitizer.push(format!("\u{1b}[{}", "1;".repeat(50)).as_bytes()).starts_with("\\x1b")

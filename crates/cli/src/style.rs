@@ -1,4 +1,4 @@
-//! Colours, only where a person sees them: on a terminal, unless NO_COLOR is set or
+//! Terminal colours, only where a person sees them: on a terminal, unless NO_COLOR is set or
 //! `--no-color` is given.
 
 use std::env;
@@ -22,7 +22,7 @@ pub fn for_stderr() -> Style {
 /// Set when the command line forbids colours.
 static COLOURS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// What the command line says of colours.
+/// Applies the `--no-color` flag.
 pub fn allow_colours(allowed: bool) {
     COLOURS_FORBIDDEN.store(!allowed, Ordering::Relaxed);
 }
@@ -32,7 +32,7 @@ fn colours_allowed() -> bool {
         && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Every code that is written here: what others wrote passes to a terminal without any other.
+/// All codes that this program writes; only these pass to a terminal from other text.
 pub const COLOUR_CODES: [&str; 9] = ["0", "1", "1;31", "31", "32", "33", "34", "35", "36"];
 
 impl Style {
@@ -61,16 +61,13 @@ impl Style {
         self.with("32", text)
     }
 
-    /// In one of a few colours, so that neighbours differ.
+    /// The text in one of a few colours, so that neighbours differ.
     pub fn nth_colour(self, number: u32, text: &str) -> String {
         const COLOURS: [&str; 6] = ["36", "33", "32", "35", "34", "31"];
         self.with(COLOURS[number as usize % COLOURS.len()], text)
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        match self.coloured {
-            true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-            false => text.to_owned(),
-        }
+        if self.coloured { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }

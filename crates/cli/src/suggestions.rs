@@ -1,6 +1,6 @@
-//! What was meant by a command that there is not. People bring the words of the cluster managers
-//! they know, and slips of the finger; either is told in the cell's own words. Rejected: aliases,
-//! which would make two names of everything, and read as if they did what they do elsewhere.
+//! Suggestions for unknown commands: the commands of other cluster managers, and typing errors;
+//! both are answered with the command of this program. Rejected: aliases, which would give
+//! everything two names and suggest that they behave as they do elsewhere.
 
 use crate::command_line;
 use crate::failure::Failure;
@@ -8,8 +8,8 @@ use cellwright_cell::suggestions::nearest;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What is typed elsewhere, behind `cell`, and what does the same here; of two that fit, the longer
-/// counts.
+/// Commands of other cluster managers, after `cell`, with the equivalent here; if two match, the
+/// longer one counts.
 const FOREIGN_COMMANDS: [(&str, &str); 44] = [
     ("alloc", "cell status JOB/INDEX"),
     ("alloc exec", "cell exec TASK -- COMMAND"),
@@ -57,7 +57,7 @@ const FOREIGN_COMMANDS: [(&str, &str); 44] = [
     ("version", "cell --version"),
 ];
 
-/// What to say instead of the parser, where it does not know a command.
+/// The failure to report instead of the parser's error for an unknown command.
 pub fn suggest(root: &Command, error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -101,7 +101,7 @@ fn foreign_command(path: &str, after: &str) -> Option<&'static str> {
     lookup(&format!("{path} {after}")).or_else(|| lookup(path)).map(|(_, here)| *here)
 }
 
-/// `cell run --help` of `cell run FILE`.
+/// The help command of an equivalent: `cell run --help` for `cell run FILE`.
 fn help_command(root: &Command, equivalent: &str) -> String {
     let (_, verbs) = resolve_subcommand(
         root,

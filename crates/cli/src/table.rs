@@ -4,24 +4,25 @@ use crate::output;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Row, Table};
 use std::io::{self, IsTerminal};
 
-/// Columns of a terminal nobody has made wider.
+/// The default width of a terminal in columns.
 pub const WIDTH: usize = 80;
 
-/// Rows of cells without lines around them. The first column is to the left, numbers to the right.
+/// Renders rows of cells without borders. The first column is left-aligned, the others
+/// right-aligned.
 pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     render_columns(header, rows, usize::MAX, WIDTH)
 }
 
-/// The same for a table that is set in by so many columns.
+/// The same for a table that is indented by `inset` columns.
 pub fn render_inset(header: &[&str], rows: &[Vec<String>], inset: usize) -> String {
     let indent = " ".repeat(inset);
     let lines = render_columns(header, rows, usize::MAX, WIDTH.saturating_sub(inset));
-    // Of the blanks that a line begins with, one is padding; more say which column it goes on in.
+    // One leading blank is padding; further ones align a continued cell with its column.
     let bare = |line: &str| line.strip_prefix(' ').unwrap_or(line).to_owned();
     lines.lines().map(|line| format!("{indent}{}\n", bare(line))).collect()
 }
 
-/// The same, but the last column is text and to the left.
+/// The same, but the last column is text and left-aligned.
 pub fn render_with_text_column(header: &[&str], rows: &[Vec<String>]) -> String {
     render_columns(header, rows, header.len().saturating_sub(1), WIDTH)
 }
@@ -32,13 +33,14 @@ fn render_columns(
     text_column: usize,
     width: usize,
 ) -> String {
-    // A width beyond that is as good as none.
+    // A width beyond `u16` is effectively unlimited.
     let width = u16::try_from(width).unwrap_or(u16::MAX);
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    match output::is_wide() {
-        true => table.set_content_arrangement(ContentArrangement::Disabled),
-        false => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
+    if output::is_wide() {
+        table.set_content_arrangement(ContentArrangement::Disabled)
+    } else {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width)
     };
     if !header.is_empty() {
         table.set_header(cells(header.iter().map(|text| (*text).to_owned()), text_column));
@@ -51,7 +53,7 @@ fn render_columns(
     lines.join("\n") + "\n"
 }
 
-/// Rows of any width, each line as long as it is: nothing is wrapped, nothing is lost.
+/// Renders rows of any width: nothing is wrapped or truncated.
 pub fn render_unwrapped(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(|text| (*text).to_owned()).collect();
     let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(rows).collect();
@@ -78,12 +80,12 @@ fn cells(texts: impl Iterator<Item = String>, text_column: usize) -> Row {
     Row::from(cells)
 }
 
-/// Words wrapped to the width; lines after the first start with `indent`.
+/// Wraps words to the width; lines after the first start with `indent`.
 pub fn wrap(first: &str, indent: &str, text: &str) -> String {
     wrap_words(first, indent, text.split_whitespace())
 }
 
-/// Things with commas between them, wrapped between one and the next.
+/// Wraps a list of items separated by commas, only between items.
 pub fn wrap_list(first: &str, indent: &str, items: &[String]) -> String {
     let last = items.len().saturating_sub(1);
     let comma = |at: usize| if at < last { "," } else { "" };
@@ -92,22 +94,24 @@ pub fn wrap_list(first: &str, indent: &str, items: &[String]) -> String {
     wrap_words(first, indent, items.iter().map(String::as_str))
 }
 
-/// Sentences for people: each line wrapped by itself, going on two columns further in. Lines that
-/// are set in, as tables are, and lines with a command to type are as they were: what is to be
-/// copied is not broken. So are lines with a path or a digest, which are as wide as that is.
+/// Wraps sentences for people: each line by itself, with continuation lines indented by two
+/// columns. Indented lines, such as tables, and lines with a command to type stay unchanged, since
+/// text to copy must not be broken. The same holds for lines with a path or a digest wider than the
+/// limit.
 pub fn wrap_prose(text: &str) -> String {
     let fold = |line: &str| {
         let is_kept_whole = output::is_wide() || line.starts_with(' ') || line.contains(": cell ");
         let is_value = |word: &str| width(word) > WIDTH / 2;
-        match is_kept_whole || width(line) <= WIDTH || line.split(' ').any(is_value) {
-            true => format!("{line}\n"),
-            false => wrap("", "  ", line),
+        if is_kept_whole || width(line) <= WIDTH || line.split(' ').any(is_value) {
+            format!("{line}\n")
+        } else {
+            wrap("", "  ", line)
         }
     };
     text.lines().map(fold).collect()
 }
 
-/// Columns that a text takes; colours take none.
+/// The width of a text in columns; colour codes have none.
 fn width(text: &str) -> usize {
     let mut pieces = text.split('\u{1b}');
     let plain = pieces.next().unwrap_or_default().chars().count();
@@ -139,29 +143,18 @@ fn wrap_words<'a>(first: &str, indent: &str, words: impl Iterator<Item = &'a str
     out
 }
 
-/// One of many lines on stdout: wrapped for a person at a terminal, whole for programs that take
-/// lines.
+/// One of many lines on stdout: wrapped on a terminal, unwrapped for programs that read lines.
 pub fn wrap_for_terminal(first: &str, indent: &str, text: &str) -> String {
-    match io::stdout().is_terminal() && !output::is_wide() {
-        true => wrap(first, indent, text),
-        false => format!("{first}{text}\n"),
+    if io::stdout().is_terminal() && !output::is_wide() {
+        wrap(first, indent, text)
+    } else {
+        format!("{first}{text}\n")
     }
 }
 
-/// Text that was wrapped for another width, wrapped for ours: a line that is indented goes on with
-/// the one before.
-pub fn rewrap(first: &str, indent: &str, text: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for line in text.trim_end().lines() {
-        match lines.last_mut() {
-            Some(last) if line.starts_with("  ") => {
-                last.push(' ');
-                last.push_str(line.trim_start());
-            }
-            _ => lines.push(line.to_owned()),
-        }
-    }
-    lines.iter().map(|line| wrap(first, indent, line)).collect()
+/// Wraps sentences one by one; each is a line of `text`.
+pub fn sentences(first: &str, indent: &str, text: &str) -> String {
+    text.trim_end().lines().map(|line| wrap(first, indent, line)).collect()
 }
 
 #[cfg(test)]
@@ -178,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn wrapped_text_is_wrapped_anew_without_a_broken_line() {
-        let text = format!("{}\n  end.\nnext", "word ".repeat(14).trim_end());
-        let out = rewrap("    ", "      ", &text);
+    fn sentences_are_wrapped_one_by_one() {
+        let text = format!("{} end.\nnext", "word ".repeat(15).trim_end());
+        let out = sentences("    ", "      ", &text);
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
-        assert!(out.contains("word end.") || out.contains("      end."), "{out}");
+        assert!(out.contains("      end."), "{out}");
         assert_eq!(out.lines().filter(|line| line.starts_with("    next")).count(), 1);
     }
 

@@ -1,7 +1,7 @@
-//! How a command gets a join token: from a file, from standard input, or typed unseen. Never from
-//! the command line, which every account of a machine reads for as long as the command runs
-//! (`/proc/PID/cmdline`), and which shells keep in their history. A variable of the environment is
-//! for the same account and root alone, as the file is, and no command takes a token from one.
+//! How a command reads a join token: from a file, from standard input, or typed without echo. Never
+//! from the command line, which every account of the machine can read while the command runs
+//! (`/proc/PID/cmdline`), and which shells keep in their history. No command takes a token from an
+//! environment variable either; it would be readable by the same account and root, as the file is.
 
 use crate::failure::Failure;
 use cellwright_api::context::read_private;
@@ -13,9 +13,9 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-/// More than any token has.
+/// An upper bound on the length of a token.
 const MAX_TOKEN_BYTES: u64 = 4096;
-/// Stands for standard input.
+/// Names standard input instead of a file.
 const STDIN: &str = "-";
 const TOKEN_SOURCES: &str =
     "--token-file FILE, or - for standard input; without it the token is asked for";
@@ -29,7 +29,7 @@ pub struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// For a command that needs none.
+    /// For a command that needs no token.
     pub const fn none() -> TokenArgs {
         TokenArgs { token_file: None }
     }
@@ -38,7 +38,7 @@ impl TokenArgs {
         self.token_file.is_some()
     }
 
-    /// The token, from wherever it comes. `next`: how to get one.
+    /// Reads the token from its source. `next`: the hint how to get one.
     pub fn read_token(&self, next: &str) -> Result<JoinToken, Failure> {
         let text = self.read_text()?;
         JoinToken::parse(text.expose()).map_err(|error| Failure::from_error(&error, next))
@@ -79,13 +79,13 @@ impl TokenArgs {
     }
 }
 
-/// What `cell token create` prints begins with the token.
+/// The output of `cell token create` has the token in its first line.
 fn first_line(text: &str) -> Secret {
     Secret::new(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// The terminal shows nothing while this lives, and passes every key on: a ctrl-c that ended the
-/// process here would leave a terminal that shows nothing for good.
+/// Disables echo and signal keys of the terminal until dropped: a ctrl-c that ended the process
+/// here would leave the terminal without echo for good.
 struct NoEcho(Termios);
 
 impl NoEcho {
@@ -100,13 +100,13 @@ impl NoEcho {
 
 impl Drop for NoEcho {
     fn drop(&mut self) {
-        // A terminal that is gone needs no mending.
+        // A terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 
 fn read_without_echo() -> io::Result<Secret> {
-    // Before it is asked for: what is typed the moment the question is there is the answer.
+    // Before the prompt: input typed as soon as the prompt appears is the answer.
     let no_echo = NoEcho::enter()?;
     crate::output::print_stderr("join token (it is not shown): ");
     let line = read_edited_line(io::stdin().lock().take(MAX_TOKEN_BYTES));
@@ -115,7 +115,7 @@ fn read_without_echo() -> io::Result<Secret> {
     line.map(|line| first_line(&line))
 }
 
-/// What was typed up to the end of the line, with the keys that terminals know for mending it.
+/// Reads a line and applies the terminal's editing keys.
 fn read_edited_line(keys: impl BufRead) -> io::Result<String> {
     const CTRL_C: u8 = 3;
     const CTRL_D: u8 = 4;
@@ -135,8 +135,8 @@ fn read_edited_line(keys: impl BufRead) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
-/// Refuses a token among the words of a command, whichever command it is: by the time it is read
-/// here others may have read it too.
+/// Rejects a token among the arguments, whichever command it is: by the time it is read here,
+/// others may have read it too.
 pub fn reject_tokens_in_args(args: &[OsString]) -> Result<(), Failure> {
     let Some(id) = args.iter().filter_map(|arg| arg.to_str()).find_map(token_id) else {
         return Ok(());
@@ -150,10 +150,10 @@ pub fn reject_tokens_in_args(args: &[OsString]) -> Result<(), Failure> {
     })
 }
 
-/// What stands before the secret in a whole token, of a user or to join with.
+/// The non-secret prefix of a complete token, of a user token or a join token.
 fn token_id(word: &str) -> Option<&str> {
     if let Some((_, token)) = word.split_once("CELL-JOIN.") {
-        // Its secret stands behind the third dot; a file may well be called CELL-JOIN.txt.
+        // The secret follows the third dot; a file name such as CELL-JOIN.txt is not a token.
         let mut parts = token.split('.').skip(2);
         return parts.next().zip(parts.next()).map(|(id, _)| if id.is_empty() { "ID" } else { id });
     }

@@ -1,8 +1,8 @@
-//! `--watch`: the same answer again and again. On a terminal in the place of the one before, else
-//! one after another, with a line between them for programs that cut there.
+//! `--watch`: repeats the request and shows each answer. On a terminal the new output replaces the
+//! old; otherwise outputs follow one another, with a separator line for programs.
 //!
-//! Rejected: the watches of the API, which tell one kind of thing as it changes. What is shown here
-//! is made of several, and a person reads it no more often than this.
+//! Rejected: the watches of the API, which report changes of one kind of object. The output here is
+//! made of several kinds, and a person does not read it more often than this.
 
 use crate::commands::Success;
 use crate::connection;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 const PERIOD: Duration = Duration::from_secs(2);
-/// Home, then everything below is wiped.
+/// Cursor home, then clear everything below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// Until the person at the terminal ends it, or the cell cannot be asked any more.
+/// Repeats until ctrl-c, or until the cell cannot be reached any more.
 pub fn run_repeatedly(
     mut run_once: impl FnMut() -> Result<Success, Failure>,
 ) -> Result<Success, Failure> {
@@ -33,14 +33,14 @@ pub fn run_repeatedly(
         let outcome = run_once()?;
         connection::mark_answered();
         match outcome {
-            // What does not fit now, or has no leader, is what somebody watches to see change.
+            // A job that does not fit, or a missing leader, is what the user watches for a change.
             Success::Done | Success::DoesNotFit | Success::NoLeader => {}
             Success::WouldChange | Success::ExitWith(_) => return Ok(outcome),
         }
         block_on(async {
             let mut ticks = interval(PERIOD);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            // The first tick is at once.
+            // The first tick completes immediately.
             ticks.tick().await;
             ticks.tick().await;
             Ok(())

@@ -1,8 +1,8 @@
-//! The JSON that `cell sim` prints against docs/guide/json.md: every field printed is documented,
-//! with its type, and every field documented for a command is printed.
+//! Checks the JSON that `cell sim` prints against docs/guide/json.md: every field printed is
+//! documented, with its type, and every field documented for a command is printed.
 //!
-//! The page is the schema, so that there is nothing beside it to forget. Rejected: a generated
-//! schema, which says what types there are and not what they mean.
+//! The page is the schema, so there is no second file to keep up to date. Rejected: a generated
+//! schema, which has the types of fields and not their meaning.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Fields with their types, by section in lower case; `...` stands for the fields of another.
+/// Fields with their types, by section in lower case; `...` includes the fields of another section.
 struct Page {
     sections: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -41,7 +41,7 @@ impl Page {
         self.sections.get(name).unwrap_or_else(|| panic!("the page has no section {name:?}"))
     }
 
-    /// The type of a field, looked for in the sections that this one takes in, too.
+    /// The type of a field, also from included sections.
     fn kind(&self, section: &str, field: &str) -> Option<&str> {
         let fields = self.section(section);
         if let Some(kind) = fields.get(field) {
@@ -51,14 +51,14 @@ impl Page {
     }
 }
 
-/// `[short room](#short-room)` means the section `short room`.
+/// `[short room](#short-room)` refers to the section `short room`.
 fn linked(kind: &str) -> Option<String> {
     let (name, anchor) = kind.strip_prefix('[')?.split_once("](#")?;
     assert_eq!(anchor, format!("{})", name.replace(' ', "-")), "the link of {kind}");
     Some(name.to_owned())
 }
 
-/// What a run printed, held against the page.
+/// Checks printed JSON against the page.
 struct Check<'a> {
     page: &'a Page,
     /// Section and field of everything that was printed.
@@ -107,7 +107,7 @@ impl Check<'_> {
         }
     }
 
-    /// An object of another section, or the name of one of its fields that stands alone.
+    /// Checks an object of another section, or the name of one of its fields.
     fn linked(&mut self, kind: &str, value: &Value, path: &str) {
         let Some(section) = linked(kind) else {
             return self.wrong.push(format!("{path}: the page gives the unknown type {kind:?}"));

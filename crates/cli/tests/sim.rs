@@ -1,4 +1,5 @@
-//! `cell sim` from the outside: what is printed, which exit code, what a wrong command line says.
+//! Runs `cell sim` as a process: its output, its exit codes, and its errors for wrong command
+//! lines.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
-/// Standard output as JSON, of a run that went well.
+/// The standard output of a successful run as JSON.
 fn json(output: &Output) -> Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("output is JSON")
@@ -37,7 +38,7 @@ fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("{field} is a number in {value}"))
 }
 
-/// Every wrong command line says what is wrong and leaves with the right code.
+/// Every wrong command line prints what is wrong and exits with the right code.
 fn check_rejected(args: &[&str], code: i32, expected: &[&str]) {
     let output = cell(args);
     let error = text(&output.stderr);
@@ -113,7 +114,8 @@ fn placements_depend_on_the_seed_and_not_on_threads_or_techniques() {
     let first = hash(&["--seed", "1"]);
     assert_eq!(first, hash(&["--seed", "1"]));
     assert_eq!(first, hash(&["--seed", "1", "--threads", "4"]));
-    // A cell this small is searched whole, so the plain reference makes the same choices.
+    // All machines of a cell this small are examined, so the plain reference search makes the same
+    // choices.
     let plain = ["--seed", "1", "--no-score-cache", "--no-classes", "--no-randomization"];
     assert_eq!(first, hash(&plain));
     let others: Vec<Value> = ["2", "3", "4"].iter().map(|seed| hash(&["--seed", seed])).collect();
@@ -240,7 +242,7 @@ fn a_placed_task_is_shown_with_its_machine() {
     assert!(displayed.contains(&format!("placed on {machine}.")), "{displayed}");
 }
 
-/// Compaction looks at all machines unless told otherwise; packing samples unless told otherwise.
+/// Compaction looks at all machines by default, packing samples by default.
 #[test]
 fn the_later_flag_decides_about_sampling() {
     let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sampling.svg");

@@ -1,11 +1,11 @@
-//! `cell sim` on the public traces: counts, not times. Skipped with a message where the traces are
-//! not on this machine.
+//! Runs `cell sim` on the public traces and checks counts, not times. Skipped with a message where
+//! the traces are not on this machine.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of one trace, when it is there.
+/// The folder of one trace, if it exists.
 fn trace(kind: &str) -> Option<PathBuf> {
     let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder =

@@ -1,32 +1,32 @@
-//! The door of the log: who waits, and who goes next. Requests queue by origin; origins share lanes
-//! (the master itself, agents, schedulers, users) and each lane has its reserved part of every
-//! batch, so that a crowd of users delays neither agents nor plans, and a crowd of agents delays no
-//! controller. Inside a lane origins take turns by weight of their requests (deficit round robin):
-//! whoever sends ten times as much, or ten times as large, waits ten times as long, and nobody else
-//! notices.
+//! The admission queue in front of the log: fair queueing of requests. Requests queue by origin;
+//! origins share priority levels (the master itself, agents, schedulers, users) and each level has
+//! its reserved part of every batch, so that a crowd of users delays neither agents nor plans, and
+//! a crowd of agents delays no controller. Inside a level origins take turns by weight of their
+//! requests (deficit round robin): an origin that sends ten times as much, or ten times as large,
+//! waits ten times as long, and no other origin notices.
 //!
-//! Queues are bounded by what is still free: an origin may have as much waiting as its lane has
-//! room left. A flooder alone fills half of its lane and no more, a second one gets a third, and
-//! whoever has nothing waiting finds the door open. Only who is over is refused.
+//! Queues are bounded by what is still free: an origin may have as much waiting as its level has
+//! room left. A single flooder fills half of its level and no more, a second one gets a third, and
+//! an origin with nothing waiting is always admitted. Only an origin over its bound is rejected.
 //!
 //! Rejected: a fixed bound per origin. Either their sum is beyond what the master can hold, or a
-//! lone user is held to the share of a crowd that is not there.
+//! single user is held to the share of a crowd that is not there.
 
 use crate::batching::RequestAmount;
 use crate::input::Origin;
 use cellwright_cell::time::Span;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Every request weighs this much beside its bytes: a small one costs an application too.
+/// Every request weighs this much beside its bytes: applying a small one has a cost too.
 const ITEM_WEIGHT: usize = 256;
-/// What an origin may send in its turn, in weight.
+/// What an origin may send in one turn, in weight.
 const QUANTUM: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// What may wait in each lane.
+    /// What may wait in each level.
     pub per_level: RequestAmount,
-    /// What a refused origin is told to wait.
+    /// How long a rejected origin should wait.
     pub retry_after: Span,
 }
 
@@ -37,13 +37,14 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// The origin has more waiting than its lane has room left.
+/// The origin has more waiting than its level has room left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overload {
     pub retry_after: Span,
 }
 
-/// Turns of the lanes: a quarter of a full batch each. What a lane leaves over goes to the others.
+/// Turns of the levels: a quarter of a full batch each. What a level leaves over goes to the
+/// others.
 const LEVEL_TURNS: [usize; 4] = [1, 1, 1, 1];
 
 fn level_of(origin: &Origin) -> usize {
@@ -59,7 +60,7 @@ fn level_of(origin: &Origin) -> usize {
 pub struct AdmissionQueue<T> {
     settings: AdmissionConfig,
     levels: [PriorityLevel<T>; LEVEL_TURNS.len()],
-    /// The lane whose turn it is, and the weight it may still send in it.
+    /// The level whose turn it is, and the weight it may still send in it.
     turn: usize,
     credit: usize,
 }
@@ -75,7 +76,7 @@ impl<T> AdmissionQueue<T> {
     ///
     /// # Errors
     /// When the origin has too much waiting already. An origin with nothing waiting in an empty
-    /// lane is never refused: sizes of single requests are bounded before they come here.
+    /// level is never rejected: sizes of single requests are bounded before they come here.
     pub fn push(&mut self, origin: &Origin, bytes: usize, item: T) -> Result<(), Overload> {
         let level = &mut self.levels[level_of(origin)];
         if !level.has_room(origin, bytes, self.settings.per_level) {
@@ -85,8 +86,8 @@ impl<T> AdmissionQueue<T> {
         Ok(())
     }
 
-    /// What goes into the next entry. A first item that alone exceeds `room` goes all the same:
-    /// otherwise it would never go.
+    /// Pops the items of the next entry. A first item that alone exceeds `room` is included all the
+    /// same: otherwise it would never be.
     pub fn pop_batch(&mut self, room: RequestAmount) -> Vec<T> {
         let mut batch = Vec::new();
         let mut left = room.bytes;
@@ -102,7 +103,7 @@ impl<T> AdmissionQueue<T> {
         batch
     }
 
-    /// What waits in all lanes.
+    /// What waits in all levels.
     #[must_use]
     pub fn waiting(&self) -> RequestAmount {
         let items = self.levels.iter().map(|level| level.items).sum();
@@ -110,14 +111,14 @@ impl<T> AdmissionQueue<T> {
         RequestAmount { items, bytes }
     }
 
-    /// Everything that waits, for a leader that no longer leads.
+    /// All waiting items, for a leader that no longer leads.
     pub fn drain(&mut self) -> Vec<T> {
         self.pop_batch(RequestAmount { items: usize::MAX, bytes: usize::MAX })
     }
 
-    /// The lane to serve and the size of its next item. Asking again changes nothing.
+    /// The level to serve and the size of its next item. Repeated calls change nothing.
     fn next_item(&mut self) -> Option<(usize, usize)> {
-        // Each lane is asked once, and the first once more with its turn renewed.
+        // Each level is checked once, and the first once more with its turn renewed.
         for _ in 0..=LEVEL_TURNS.len() {
             let head = self.levels[self.turn].next_size();
             // The last item of a turn may exceed it, so that large items need no saving up.
@@ -178,8 +179,7 @@ impl<T> PriorityLevel<T> {
         self.bytes += bytes;
     }
 
-    /// Size of the item that goes next, its origin moved to the front. Asking again changes
-    /// nothing.
+    /// Size of the next item, its origin moved to the front. Repeated calls change nothing.
     fn next_size(&mut self) -> Option<usize> {
         // An item of n quanta waits n turns, so the loop ends: every turn adds a quantum.
         loop {
@@ -204,7 +204,7 @@ impl<T> PriorityLevel<T> {
         self.items -= 1;
         self.bytes -= bytes;
         if queue.items.is_empty() {
-            // Credit is for waiting, not for keeping.
+            // Credit is kept while items wait, and not beyond.
             self.queues.remove(origin);
             self.turns.pop_front();
         }
@@ -259,7 +259,7 @@ mod tests {
         admission.pop_batch(RequestAmount { items, bytes })
     }
 
-    /// Pushes until refused; how many were taken.
+    /// Pushes until rejected; returns how many were accepted.
     fn flood(admission: &mut AdmissionQueue<(Who, u32)>, origin: Who, bytes: usize) -> u32 {
         let rejected = (0..10_000).find(|number| !push(admission, origin, bytes, *number));
         rejected.expect("a flood is refused at last")
@@ -351,7 +351,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: nothing is lost, doubled or put out of order.
+        /// Whatever comes and goes: no item is lost, duplicated or put out of order.
         #[test]
         fn every_item_comes_out_once_in_order(
             steps in prop::collection::vec((0..5usize, 1..50_000usize, 0..5u8), 1..300),
@@ -376,7 +376,8 @@ mod tests {
             prop_assert_eq!(pushed, popped);
         }
 
-        /// Two that always have something waiting are served the same weight, whatever the sizes.
+        /// Two origins that always have something waiting are served the same weight, whatever the
+        /// sizes.
         #[test]
         fn shares_are_even(a in 1..20_000usize, b in 1..20_000usize) {
             let mut admission = admission();
@@ -389,8 +390,8 @@ mod tests {
                     ref other => prop_assert!(false, "one item at a time, not {:?}", other),
                 }
                 let weight = |served: u32, bytes| served as usize * (bytes + ITEM_WEIGHT);
-                let apart = weight(served_a, a).abs_diff(weight(served_b, b));
-                prop_assert!(apart <= 2 * (QUANTUM + 20_000 + ITEM_WEIGHT), "{}", apart);
+                let difference = weight(served_a, a).abs_diff(weight(served_b, b));
+                prop_assert!(difference <= 2 * (QUANTUM + 20_000 + ITEM_WEIGHT), "{}", difference);
             }
         }
     }

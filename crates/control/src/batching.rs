@@ -1,11 +1,11 @@
-//! How requests become log entries. One entry costs one write to disk on every replica, however
-//! many requests it carries, so under load entries should be large; a single client should not wait
-//! for company. Both follow from one rule: an idle log takes what there is at once; while an entry
-//! is on its way, the next one leaves only when it is worth a write of its own, and else gathers
-//! until the first is done.
+//! Batching: how requests become log entries. One entry costs one write to disk on every replica,
+//! however many requests it carries, so under load entries should be large; a single client should
+//! not wait for a batch to fill. Both follow from one rule: an idle log takes all that is waiting
+//! at once; while an entry is in flight, the next one leaves only when it is worth a write of its
+//! own, and otherwise gathers until the first is done.
 //!
-//! Rejected: a timer that holds requests back for company. It is wrong at every load but the one it
-//! was tuned for, and it is paid by the client who is alone.
+//! Rejected: a timer that holds requests back until a batch fills. It is wrong at every load but
+//! the one it was tuned for, and a single client pays for it.
 
 /// An amount of requests: room in an entry, or what waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub struct RequestAmount {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchingConfig {
-    /// Entries on their way at once. Two keep the disk busy while the first is being answered;
-    /// more would only split what could have shared a write.
+    /// Entries in flight at once. Two keep the disk busy while the first is being answered; more
+    /// would only split what could have shared a write.
     pub max_in_flight: u32,
     /// Most one entry carries. Bounds how long a single entry keeps the state from others.
     pub max_batch: RequestAmount,
-    /// What makes an entry worth sending while another is on its way: either of the two.
+    /// What makes an entry worth sending while another is in flight: either of the two.
     pub send_threshold: RequestAmount,
 }
 
@@ -35,7 +35,7 @@ impl Default for BatchingConfig {
     }
 }
 
-/// Counts the entries on their way.
+/// Counts the entries in flight.
 #[derive(Clone, Debug, Default)]
 pub struct Batching {
     settings: BatchingConfig,
@@ -48,7 +48,7 @@ impl Batching {
         Batching { settings, in_flight: 0 }
     }
 
-    /// How much an entry may take now of what is `waiting`; `None`: let it gather.
+    /// How much of what is `waiting` an entry may take now; `None`: let it gather.
     #[must_use]
     pub fn room_for_batch(&self, waiting: RequestAmount) -> Option<RequestAmount> {
         let BatchingConfig { max_in_flight: most_in_flight, max_batch, send_threshold: worth } =
@@ -65,7 +65,7 @@ impl Batching {
         self.in_flight += 1;
     }
 
-    /// An entry was committed, or failed: either way it is no longer on its way.
+    /// An entry was committed, or failed: either way it is no longer in flight.
     pub fn done(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
@@ -75,13 +75,13 @@ impl Batching {
 mod tests {
     use super::*;
 
-    fn check(in_flight: u32, items: usize, bytes: usize, goes: bool) {
+    fn check(in_flight: u32, items: usize, bytes: usize, is_sent: bool) {
         let mut batching = Batching::new(BatchingConfig::default());
         (0..in_flight).for_each(|_| batching.sent());
         let room = batching.room_for_batch(RequestAmount { items, bytes });
         assert_eq!(
             room,
-            goes.then_some(BatchingConfig::default().max_batch),
+            is_sent.then_some(BatchingConfig::default().max_batch),
             "{in_flight} {items} {bytes}"
         );
     }

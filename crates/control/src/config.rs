@@ -1,5 +1,5 @@
-//! How the core behaves, as numbers. The configuration of the master fills these in; the simulator
-//! and tests choose their own.
+//! The configuration of the core. The master's configuration fills it in; the simulator and tests
+//! choose their own.
 
 use crate::log_time::ClockConfig;
 use crate::{admission, batching, controller, liveness};
@@ -11,7 +11,7 @@ pub struct ControlConfig {
     pub batching: batching::BatchingConfig,
     pub liveness: liveness::LivenessConfig,
     pub controllers: controller::ControllerConfig,
-    /// How often controllers look at the state.
+    /// How often controllers step.
     pub controller_interval: Span,
     pub scheduler_lease: Span,
     pub clocks: ClockConfig,

@@ -1,9 +1,9 @@
-//! The core of the master: a pure step from what happened to what is to be done. It owns what only
-//! the leader knows and nobody needs after it: the queue at the door, the batches under way, who
-//! was heard when, which scheduler holds which lane. Everything else is in the log.
+//! The core of the master: a pure step from an input to outputs. It owns what only the leader knows
+//! and no successor needs: the admission queue, the batches in flight, the machines' heartbeats,
+//! and the holders of scheduler shards. Everything else is in the log.
 //!
-//! **Invariant:** every accepted request is answered exactly once: with its verdict, or with why
-//! there is none.
+//! **Invariant:** every accepted request is answered exactly once: with its verdict, or with the
+//! reason why there is none.
 
 use crate::admission::AdmissionQueue;
 use crate::batching::Batching;
@@ -29,12 +29,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Requests that are answered together.
 struct Queued {
-    /// `None`: nobody waits for the answer.
+    /// `None`: the answer is not awaited.
     ticket: Option<Ticket>,
     requests: Vec<Request>,
 }
 
-/// A batch on its way: whose requests stand where in it.
+/// A batch in flight: the tickets of its requests, by position.
 struct InFlightBatch {
     parts: Vec<(Option<Ticket>, usize)>,
 }
@@ -42,40 +42,40 @@ struct InFlightBatch {
 pub struct Core {
     settings: ControlConfig,
     role: Role,
-    /// What all but removals are told while the disk is nearly full.
+    /// The answer to all requests but removals while the disk is nearly full.
     disk_full: Option<Unavailable>,
     queue: AdmissionQueue<Queued>,
     batching: Batching,
     in_flight: BTreeMap<BatchId, InFlightBatch>,
     next_batch: u64,
     log_time: LogTime,
-    /// How far clocks were apart when this was last looked at, and when to look again.
+    /// Clock skews as of the last check, and when to check again.
     skews: (ClockSkews, Span),
-    /// When an entry is to carry log time to whoever follows the log, if it goes its own way.
+    /// When an entry is to carry log time to followers of the log, while it differs from real time.
     next_timestamp_entry: Span,
     liveness: Liveness,
     leases: Leases,
-    /// Incarnation and number of the newest report of each machine that told something new.
+    /// Incarnation and number of the newest report of each machine that had news.
     newest_reports: BTreeMap<MachineId, (u64, u64)>,
     controllers: Controllers,
-    /// Commands of the controllers that have not come back yet. None are asked for meanwhile.
+    /// Commands of the controllers in flight. Controllers do not step meanwhile.
     controller_commands_in_flight: usize,
     next_controller_step: Span,
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
-/// Between two looks at clocks.
+/// Between two checks of the clocks.
 const CLOCK_CHECK_INTERVAL: Span = Span(1000);
 /// Between two entries that carry nothing but a log time that is slowed down.
 const TIMESTAMP_ENTRY_INTERVAL: Span = Span::seconds(60);
 
 /// Whether some task may not start yet because its predecessor may still run.
 fn is_lease_awaited(state: &State) -> bool {
-    let waits = |task: &Task| {
+    let waits_for_lease = |task: &Task| {
         let lease = state.spec_of(task).and_then(|spec| spec.at_most_one);
         lease.is_some() && task.state == TaskState::Pending && task.not_before > state.now()
     };
-    state.tasks().iter().any(|(_, task)| waits(task))
+    state.tasks().iter().any(|(_, task)| waits_for_lease(task))
 }
 
 impl Core {
@@ -101,7 +101,7 @@ impl Core {
         }
     }
 
-    /// `read_state` gives the state as of now; it is asked only where a decision needs it.
+    /// `read_state` returns the current state; it is called only where a decision needs it.
     pub fn step(
         &mut self,
         input: Input,
@@ -123,32 +123,30 @@ impl Core {
                     who: error.to_string(),
                     retry_after: self.settings.scheduler_lease,
                 };
-                let answer = match self.role.leading {
-                    true => self
-                        .leases
-                        .request(&scheduler, &scheduler_shard, now.elapsed)
-                        .map_err(rejected),
-                    false => Err(self.not_leader()),
+                let answer = if self.role.leading {
+                    self.leases.request(&scheduler, &scheduler_shard, now.elapsed).map_err(rejected)
+                } else {
+                    Err(self.not_leader())
                 };
                 outputs.push(Output::Lease { ticket, answer });
             }
         }
     }
 
-    /// From now on, until told otherwise, the disk has room for removals alone; `disk_full`: what others
-    /// are told.
+    /// Sets or clears the state in which the disk has room for removals only; `full` is the answer
+    /// to all other requests.
     pub fn set_disk_full(&mut self, full: Option<Unavailable>) {
         self.disk_full = full;
     }
 
-    /// Requests that are in the log's hands.
+    /// Requests that are in the log already.
     #[must_use]
     pub fn in_flight(&self) -> BTreeSet<Ticket> {
         let parts = self.in_flight.values().flat_map(|flying| &flying.parts);
         parts.filter_map(|(ticket, _)| *ticket).collect()
     }
 
-    /// Who plans a lane of jobs at `at`; only the leader knows.
+    /// The holder of a scheduler shard at `at`; only the leader knows.
     ///
     /// # Errors
     /// When this replica does not lead.
@@ -157,13 +155,14 @@ impl Core {
         scheduler_shard: &SchedulerShardName,
         at: Span,
     ) -> Result<Option<String>, Unavailable> {
-        match self.role.leading {
-            true => Ok(self.leases.holder(scheduler_shard, at).map(str::to_owned)),
-            false => Err(self.not_leader()),
+        if self.role.leading {
+            Ok(self.leases.holder(scheduler_shard, at).map(str::to_owned))
+        } else {
+            Err(self.not_leader())
         }
     }
 
-    /// Starts batches while there is something to send and room in flight.
+    /// Starts batches while items are waiting and more may be in flight.
     pub fn flush(&mut self, now: Now, outputs: &mut Vec<Output>) {
         if !self.role.leading {
             return;
@@ -212,7 +211,7 @@ impl Core {
         }
     }
 
-    /// Commands of the core itself: nobody waits for them, and they are never behind users.
+    /// Enqueues commands of the core itself: no answer is awaited, and they are never behind users.
     fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut requests: Vec<Request>) {
         if self.disk_full.is_some() {
             requests.retain(|request| request.command.frees_space());
@@ -224,8 +223,8 @@ impl Core {
             return;
         }
         let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(0);
-        // A full lane drops what it is told here: differences and controllers' commands are
-        // found again from the state.
+        // A full level drops the commands here: differences and controllers' commands are found
+        // again from the state.
         let queued = self.queue.push(origin, bytes, Queued { ticket, requests });
         if queued.is_err() && ticket == Some(CONTROLLERS) {
             self.controller_commands_in_flight = 0;
@@ -262,7 +261,8 @@ impl Core {
         }
     }
 
-    /// Soft state belongs to one leadership: a new leader gives everybody full grace.
+    /// Soft state belongs to one leadership: a new leader gives every machine its full grace
+    /// period.
     fn on_role(
         &mut self,
         role: Role,
@@ -314,7 +314,7 @@ impl Core {
             if self.is_outdated(&difference) {
                 continue;
             }
-            // Each machine waits in its own queue: one that reports without end delays no other.
+            // Each machine has its own queue: one that reports without end delays no other.
             let machine = reporting_machine(&difference, &state);
             let agent = |machine: &Name| Origin::Agent(machine.to_string());
             let origin = machine.as_ref().map_or(Origin::System, agent);
@@ -322,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Whether a later report of the machine, perhaps through another replica, has been heard.
+    /// Whether a later report of the machine, perhaps through another replica, has arrived.
     fn is_outdated(&mut self, difference: &StateDifference) -> bool {
         let StateDifference::Tasks { machine, incarnation, number, .. } = difference else {
             return false;
@@ -361,9 +361,9 @@ impl Core {
 }
 
 impl Core {
-    /// Log time as it is now, for this replica, and how far clocks are apart.
+    /// Updates log time for this replica, and the clock skews.
     fn update_log_time(&mut self, state: &State, now: Now, outputs: &mut Vec<Output>) -> Time {
-        // Asked only when it matters: it looks at every task.
+        // Checked only when it matters: it reads every task.
         let may_step = self.log_time.is_step_wanted(now) && !is_lease_awaited(state);
         self.log_time.set_may_step(may_step);
         let date = self.log_time.timestamp(now);
@@ -374,9 +374,9 @@ impl Core {
             outputs.push(Output::Skews(skews.clone()));
             self.skews = (skews, Span(now.elapsed.0 + CLOCK_CHECK_INTERVAL.0));
         }
-        let slowed = self.skews.0.log.unsigned_abs() > self.settings.clocks.max_skew.0;
+        let is_slewing = self.skews.0.log.unsigned_abs() > self.settings.clocks.max_skew.0;
         let stepped = self.log_time.take_stepped();
-        if stepped || (slowed && now.elapsed >= self.next_timestamp_entry) {
+        if stepped || (is_slewing && now.elapsed >= self.next_timestamp_entry) {
             self.next_timestamp_entry = Span(now.elapsed.0 + TIMESTAMP_ENTRY_INTERVAL.0);
             let stamp = controller_requests(ControllerName::Expire, vec![Command::Expire]);
             self.enqueue(&Origin::System, None, stamp);
@@ -385,7 +385,7 @@ impl Core {
     }
 }
 
-/// The machine whose report a difference was seen in; nothing for one that has no row any more.
+/// The machine whose report a difference comes from; `None` when it has no row any more.
 fn reporting_machine(difference: &StateDifference, state: &State) -> Option<Name> {
     let machine = match difference {
         StateDifference::Up { machine, .. } => return Some(machine.clone()),
@@ -407,8 +407,8 @@ fn controller_requests(name: ControllerName, commands: Vec<Command>) -> Vec<Requ
     commands.into_iter().map(request).collect()
 }
 
-/// What a difference asks for, in the name of the machine's agent; of a machine without a row
-/// nothing. What tasks reserve is estimated beside the link from what the agent said they use.
+/// The requests for a difference, in the name of the machine's agent; none for a machine without a
+/// row. Reservations are estimated beside the link from the usage that the agent reported.
 fn difference_requests(
     difference: StateDifference,
     machine: Option<Name>,
@@ -425,7 +425,7 @@ fn difference_requests(
     difference_commands(difference, state).into_iter().map(request).collect()
 }
 
-/// What a difference seen by a link shard asks of the log.
+/// The commands for a difference found by a link shard.
 fn difference_commands(difference: StateDifference, state: &State) -> Vec<Command> {
     match difference {
         StateDifference::Tasks { machine, incarnation, reports, .. } => {
@@ -442,7 +442,7 @@ fn difference_commands(difference: StateDifference, state: &State) -> Vec<Comman
             ends.into_iter().map(|end| log_saver_ended(machine, end)).collect()
         }
         StateDifference::Up { machine: name, incarnation, spec } => {
-            // Nobody speaks for another machine.
+            // A machine cannot report for another one.
             let spec = spec.filter(|spec| spec.name == name);
             let known = state.machine_named(&name);
             let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
@@ -471,7 +471,7 @@ fn log_saver_ended(machine: MachineId, end: LogSaverEnd) -> Command {
 mod tests {
     use super::*;
 
-    /// What each agent reported stands in the log under its own name, and is accepted there.
+    /// Reports of agents stand in the log under their own names, and are accepted there.
     #[test]
     fn what_agents_report_is_sent_in_their_own_names() {
         use crate::controller::testing::{Cell, machine, name};
@@ -517,7 +517,7 @@ mod tests {
         assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     }
 
-    /// What a client is told to repeat must not have been done.
+    /// A request that a client should repeat must not have been executed.
     #[test]
     fn what_is_in_the_hands_of_the_log_is_told_apart_from_what_waits() {
         let mut core = Core::new(ControlConfig::default());
@@ -525,16 +525,16 @@ mod tests {
         let now = Now { wall: Time(1), elapsed: Span(1) };
         let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
         core.step(Input::Role(role), now, &read_state, &mut outputs);
-        let ask = |number| {
+        let request = |number| {
             let requests =
                 vec![Request { by: Actor::Operator, id: None, command: Command::Expire }];
             let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
             Input::Requests { ticket, origin, bytes: 10, requests }
         };
-        core.step(ask(7), now, &read_state, &mut outputs);
+        core.step(request(7), now, &read_state, &mut outputs);
         assert_eq!(core.in_flight(), BTreeSet::new());
         core.flush(now, &mut outputs);
-        core.step(ask(8), now, &read_state, &mut outputs);
+        core.step(request(8), now, &read_state, &mut outputs);
         assert_eq!(core.in_flight(), BTreeSet::from([Ticket(7)]));
     }
 
@@ -547,22 +547,32 @@ mod tests {
         core.step(Input::Role(role), now, &read_state, &mut outputs);
         outputs.clear();
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
-        let ask = |number, command| {
+        let request = |number, command| {
             let requests = vec![Request { by: Actor::Operator, id: None, command }];
             let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
             Input::Requests { ticket, origin, bytes: 10, requests }
         };
         let full = Unavailable::DiskFull { free: 3, reserve: 9 };
         core.set_disk_full(Some(full.clone()));
-        core.step(ask(7, Command::AddUser { name: name("bob") }), now, &read_state, &mut outputs);
+        core.step(
+            request(7, Command::AddUser { name: name("bob") }),
+            now,
+            &read_state,
+            &mut outputs,
+        );
         assert_eq!(outputs, [Output::Answer { ticket: Ticket(7), result: Err(full) }]);
         let gone = Command::RemoveUser { name: name("bob"), expect: None };
-        core.step(ask(8, gone), now, &read_state, &mut outputs);
+        core.step(request(8, gone), now, &read_state, &mut outputs);
         core.flush(now, &mut outputs);
         assert_eq!(core.in_flight(), BTreeSet::from([Ticket(8)]));
         core.set_disk_full(None);
         outputs.clear();
-        core.step(ask(9, Command::AddUser { name: name("bob") }), now, &read_state, &mut outputs);
+        core.step(
+            request(9, Command::AddUser { name: name("bob") }),
+            now,
+            &read_state,
+            &mut outputs,
+        );
         assert_eq!(outputs, [], "it waits for its turn");
     }
 

@@ -1,5 +1,5 @@
-//! Everything that can happen to the core, and everything it can ask for: two closed enums, so that
-//! the loop, the tests and the simulator speak the same language.
+//! Inputs and outputs of the core: everything that can happen to it, and everything it can request;
+//! two closed enums, so that the loop, the tests and the simulator speak the same language.
 
 use crate::lease::SchedulerShardName;
 use crate::log_time::{ClockSkews, ClockSource};
@@ -11,14 +11,14 @@ use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What to wait when nobody knows better.
+/// How long to wait when nothing better is known.
 const DEFAULT_RETRY_AFTER: Span = Span(200);
 
-/// Names a request that waits for its answer.
+/// Identifies a request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Names a batch on its way through the log.
+/// Identifies a batch in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u64);
 
@@ -27,16 +27,17 @@ pub struct BatchId(pub u64);
 pub struct Now {
     /// Leads log time, see [`crate::log_time`]; may jump.
     pub wall: Time,
-    /// Milliseconds since the process started; never jumps. Leases and silence use this one.
+    /// Milliseconds since the process started; never jumps. Leases and heartbeat timeouts use this
+    /// one.
     pub elapsed: Span,
 }
 
-/// Whose requests are served from one queue.
+/// The source of requests; each has a queue of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// The cell's own parts: never behind users.
+    /// The cell's own components: never behind users.
     System,
-    /// What the agent of one machine reports and asks for.
+    /// Reports and requests of the agent of one machine.
     Agent(String),
     Scheduler(String),
     User(String),
@@ -63,7 +64,7 @@ pub enum Input {
     Lease { ticket: Ticket, scheduler: String, scheduler_shard: SchedulerShardName, wall: Time },
 }
 
-/// What raft says of this replica.
+/// The raft role of this replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
     /// Number of this replica.
@@ -98,18 +99,18 @@ pub enum Output {
         answer: Result<LeaseAnswer, Unavailable>,
     },
     Alarms(Vec<Alarm>),
-    /// What time it is by the log.
+    /// The current log time.
     LogTime(Time),
-    /// How far clocks are apart.
+    /// How far apart clocks are.
     Skews(ClockSkews),
-    /// How many commands each controller has given in this leadership, by its name.
+    /// How many commands each controller has issued in this leadership, by its name.
     Controllers(BTreeMap<&'static str, u64>),
 }
 
-/// Something a person should look at; shown on the metrics page and in the status.
+/// A condition that an operator should look at; on the metrics page and in the status.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
-    /// More than half of the machines that were up are silent: nothing is moved.
+    /// More than half of the machines that were up are silent: none is declared down.
     MostMachinesSilent { silent: u32, up: u32 },
     /// Machines wait to be declared down because of the rate limit.
     DownRateLimited { waiting: u32 },

@@ -1,11 +1,12 @@
-//! Scheduler leases: one scheduler at a time plans each lane of jobs, others stand by. The leader
-//! keeps the leases in its memory and counts them in elapsed time, which no clock change moves.
+//! Scheduler leases: one scheduler at a time plans each scheduler shard of jobs, others stand by.
+//! The leader keeps the leases in its memory and counts them in elapsed time, which no clock change
+//! moves.
 //!
-//! A lease saves work, it does not guard anything: two schedulers at once cost refused plans and
+//! A lease saves work, it does not guard anything: two schedulers at once cost rejected plans and
 //! nothing else, because `apply` rechecks every group. So a new leader, which knows of no lease,
-//! grants to whoever asks first and does not wait for leases of its predecessor to run out: waiting
-//! would stop all scheduling for that long after every election. For the same reason leases are
-//! not in the log.
+//! grants to the first request and does not wait for leases of its predecessor to run out: waiting
+//! would stop all scheduling for that long after every election. For the same reason leases are not
+//! in the log.
 
 use cellwright_api::internal::LeaseAnswer;
 use cellwright_cell::name::{InvalidName, Token};
@@ -14,20 +15,20 @@ use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Lanes held at once; beyond, a lane that nobody holds yet is refused.
+/// Scheduler shards held at once; beyond, a request for a shard without a holder is rejected.
 pub const MAX_SCHEDULER_SHARDS: usize = 1024;
 
-/// The label that names a job's lane.
+/// The label that names a job's scheduler shard.
 const LABEL: &str = "scheduler";
 
-/// A share of the jobs: those whose label `scheduler` has this value; the empty name means those
-/// that have no such label.
+/// A part of the jobs: those whose label `scheduler` has this value; the empty name means those
+/// without that label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SchedulerShardName(Option<Token>);
 
 impl SchedulerShardName {
     /// # Errors
-    /// When `text` is neither empty nor a [`TokenNotAccepted`].
+    /// When `text` is neither empty nor a [`Token`].
     pub fn new(text: &str) -> Result<SchedulerShardName, InvalidName> {
         let bad = |bad: InvalidName| InvalidName {
             what: "lane".into(),
@@ -40,11 +41,11 @@ impl SchedulerShardName {
         }
     }
 
-    /// The lane a job asks for. Labels are freer than lanes: one that is no lane's name waits for
-    /// ever, because no scheduler can serve it.
+    /// The scheduler shard in a job's label. Labels are freer than shard names: a job with a label
+    /// that is no shard's name stays pending for ever, because no scheduler can serve it.
     ///
     /// # Errors
-    /// When the job's label could not name a lane.
+    /// When the job's label is not a valid shard name.
     pub fn of(spec: &JobSpec) -> Result<SchedulerShardName, InvalidName> {
         let label = spec.labels.iter().find(|(key, _)| key.as_str() == LABEL);
         SchedulerShardName::new(label.map_or("", |(_, value)| value.as_str()))
@@ -76,7 +77,7 @@ struct Lease {
     until: Span,
 }
 
-/// Who plans what. A new leader starts with none.
+/// The holders of all scheduler shards. A new leader starts with none.
 #[derive(Clone, Debug)]
 pub struct Leases {
     length: Span,
@@ -90,11 +91,11 @@ impl Leases {
         Leases { length, by_shard: BTreeMap::new() }
     }
 
-    /// `scheduler` asks for `scheduler_shard`, anew or again. Granted unless another one's lease still runs;
-    /// then the answer says whose, and for how long at most.
+    /// `scheduler` requests `scheduler_shard`, for the first time or again. Granted unless another
+    /// scheduler's lease still runs; then the answer has its holder, and how long it lasts at most.
     ///
     /// # Errors
-    /// When too many other lanes are held.
+    /// When too many other shards are held.
     pub fn request(
         &mut self,
         scheduler: &str,
@@ -122,14 +123,14 @@ impl Leases {
         self.by_shard.len() < MAX_SCHEDULER_SHARDS || self.by_shard.contains_key(scheduler_shard)
     }
 
-    /// Who plans this lane at `at`.
+    /// The holder of this scheduler shard at `at`.
     #[must_use]
     pub fn holder(&self, scheduler_shard: &SchedulerShardName, at: Span) -> Option<&str> {
         let lease = self.by_shard.get(scheduler_shard).filter(|lease| at < lease.until);
         lease.map(|lease| lease.holder.as_str())
     }
 
-    /// Lanes that have a holder at `at`, for the status page.
+    /// Scheduler shards with a holder at `at`, for the status page.
     pub fn holders(&self, at: Span) -> impl Iterator<Item = (&SchedulerShardName, &str)> {
         let running = self.by_shard.iter().filter(move |(_, lease)| at < lease.until);
         running.map(|(scheduler_shard, lease)| (scheduler_shard, lease.holder.as_str()))
@@ -147,10 +148,10 @@ mod tests {
         SchedulerShardName::new(text).unwrap()
     }
 
-    /// Who asks at which time, and who holds the default lane after it.
-    fn check(asks: &[(&str, u64, &str)]) {
+    /// The requests, and the holder of the default shard after each.
+    fn check(requests: &[(&str, u64, &str)]) {
         let mut leases = Leases::new(LENGTH);
-        for (scheduler, at, holder) in asks {
+        for (scheduler, at, holder) in requests {
             let answer = leases.request(scheduler, &lane(""), Span(*at)).unwrap();
             assert_eq!(answer.holder, *holder, "at {at}");
             assert_eq!(answer.granted, scheduler == holder, "at {at}");
@@ -197,13 +198,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked when, a lane never has two holders whose leases overlap.
+        /// Whatever is requested when, a scheduler shard never has two holders whose leases
+        /// overlap.
         #[test]
-        fn never_two_at_once(asks in prop::collection::vec((0..4u8, 0..2_000u64), 1..200)) {
+        fn never_two_at_once(requests in prop::collection::vec((0..4u8, 0..2_000u64), 1..200)) {
             let mut leases = Leases::new(LENGTH);
             let mut at = 0;
             let mut granted: Option<(u8, u64)> = None;
-            for (scheduler, later) in asks {
+            for (scheduler, later) in requests {
                 at += later;
                 let answer = leases.request(&scheduler.to_string(), &lane("x"), Span(at)).unwrap();
                 if answer.granted {

@@ -1,25 +1,26 @@
-//! Which machines are gone. Link shards tell the leader whom they heard; a machine silent for
-//! several polls is declared down, and its tasks are placed elsewhere. A wrong declaration costs a
-//! machine's worth of restarts, a late one some seconds, so the leader doubts itself first:
+//! Liveness: which machines are down. Link shards report heartbeats of machines to the leader; a
+//! machine silent for several polls is declared down, and its tasks are placed elsewhere. A wrong
+//! declaration costs a machine's worth of restarts, a late one some seconds, so the leader doubts
+//! itself first:
 //!
-//! - A new leader has heard nobody and gives everyone the full time, and more: the agents of a
-//!   replica that died must find another one.
-//! - The same while a machine's own shard is silent: it is the messenger that is missing.
-//! - More than half silent is our network, not their power: nothing moves, an alarm is raised.
-//!   Machines declared down lately count as silent, so that a cut that spreads slowly is the same.
-//!   So do those that are one poll short of it, once anybody is due: polls come one after another,
-//!   and of many that were cut off at once the first would be taken for the only ones.
-//!   When the first of them are back, the others have the full time again: whoever brings a network
-//!   or a rack back brings its machines back one after another.
-//! - At most so many machines a minute: what looks dead may still come back.
+//! - A new leader has no heartbeats and gives every machine the full time, and more: the agents of
+//!   a replica that died must find another one.
+//! - The same while a machine's own shard is silent: the reporter is missing, not the machine.
+//! - More than half silent is our network, not their power: none is declared down, an alarm is
+//!   raised. Machines declared down lately count as silent, so that a cut that spreads slowly is
+//!   the same. So do those that are one poll short of it, once any machine is due: polls come one
+//!   after another, and of many that were cut off at once the first would be taken for the only
+//!   ones. When the first of them are back, the others have the full time again: when a network or
+//!   a rack returns, its machines return one after another.
+//! - At most so many machines a minute: a machine that looks dead may still come back.
 //!
-//! Whom this leaves up though nobody hears it is said by name and since when: in a cell of one
-//! machine there is nowhere to move its tasks, and its owner still wants to know.
+//! Silent machines that are left up are reported by name and since when: in a cell of one machine
+//! there is nowhere to move its tasks, and its owner still wants to know.
 //!
 //! All times are elapsed time of this process, which no change of clocks moves.
 //!
-//! Rejected: asking a second replica to look at each silent machine. An agent that loses its
-//! replica dials the others by itself, which is the same look from the better side.
+//! Rejected: having a second replica check each silent machine. An agent that loses its replica
+//! dials the others by itself, which is the same check from the better side.
 
 use crate::input::Alarm;
 use cellwright_cell::id::MachineId;
@@ -42,13 +43,13 @@ pub struct LivenessConfig {
     pub max_down_per_minute: u64,
     pub burst: u64,
     /// When more than so many of a thousand machines that were up are silent, the fault is ours or
-    /// the network's: nothing is declared.
+    /// the network's: none is declared down.
     pub pause_above_permille: usize,
-    /// How long a machine declared down still counts against the half.
+    /// How long a machine declared down still counts as silent for that share.
     pub count_down_for: Span,
     /// When a declaration that had no effect is repeated.
     pub retry_after: Span,
-    /// How often all machines are looked at; in between a step costs nothing.
+    /// How often all machines are checked; in between a step costs nothing.
     pub check_interval: Span,
 }
 
@@ -74,7 +75,8 @@ impl LivenessConfig {
         Span(self.poll_interval.0.saturating_mul(self.missed_polls))
     }
 
-    /// Whoever fell silent together with one whose patience is over has been silent for longer.
+    /// A machine that fell silent together with one that is overdue has been silent for longer than
+    /// this.
     fn suspect_after(&self) -> Span {
         Span(self.poll_interval.0.saturating_mul(self.missed_polls.saturating_sub(1)))
     }
@@ -84,7 +86,7 @@ impl LivenessConfig {
     }
 }
 
-/// What the leader should do about silent machines.
+/// The leader's decision about silent machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LivenessDecision {
     /// To be declared down, longest silent first.
@@ -94,30 +96,30 @@ pub struct LivenessDecision {
     pub silent: Vec<(MachineId, Span)>,
 }
 
-/// Most silent machines that are named.
+/// Most silent machines that are listed.
 const MAX_NAMED: usize = 50;
 
 #[derive(Clone, Copy, Debug)]
 struct Heartbeat {
     at: Span,
-    /// `None` until a shard has told of the machine under this leader.
+    /// `None` until a shard has reported the machine under this leader.
     shard: Option<u64>,
 }
 
-/// The leader's view of who speaks. Made anew by every election.
+/// The leader's view of heartbeats. Made anew by every election.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     settings: LivenessConfig,
-    /// Machines that are up, and when they last gave a sign of life.
+    /// Machines that are up, and their last heartbeats.
     heartbeats: BTreeMap<MachineId, Heartbeat>,
     shards: BTreeMap<u64, Span>,
     /// When machines were declared down.
     declared_down: BTreeMap<MachineId, Span>,
-    /// When so many were last silent that nobody was declared down.
+    /// When so many were last silent that none was declared down.
     paused_at: Option<Span>,
     down_budget: TokenBucket,
     next_check: Span,
-    /// As of the last look.
+    /// As of the last check.
     alarms: Vec<Alarm>,
     silent: Vec<(MachineId, Span)>,
 }
@@ -139,23 +141,23 @@ impl Liveness {
         }
     }
 
-    /// `shard` has heard `machine`.
+    /// `shard` reports a heartbeat of `machine`.
     pub fn heartbeats(&mut self, machine: MachineId, shard: u64, at: Span) {
         self.declared_down.remove(&machine);
         self.heartbeats.insert(machine, Heartbeat { at, shard: Some(shard) });
     }
 
-    /// `shard` has told the leader something, if only that it has heard nobody.
+    /// `shard` has reported to the leader, if only that there were no heartbeats.
     pub fn shard_reported(&mut self, shard: u64, at: Span) {
         self.shards.insert(shard, at);
     }
 
-    /// Shards of replicas that are no longer voters are forgotten.
+    /// Forgets shards of replicas that are no longer voters.
     pub fn set_voters(&mut self, voters: &[u64]) {
         self.shards.retain(|shard, _| voters.contains(shard));
     }
 
-    /// Whom to declare down now.
+    /// The machines to declare down now.
     pub fn step(&mut self, state: &State, at: Span) -> LivenessDecision {
         if at < self.next_check {
             let (alarms, silent) = (self.alarms.clone(), self.silent.clone());
@@ -199,14 +201,14 @@ impl Liveness {
             return LivenessDecision { down: Vec::new(), alarms, silent: named };
         }
         let mut decision = self.declare_down(overdue, at);
-        // Who is declared down now is no longer up and silent.
+        // Machines that are declared down now are no longer up and silent.
         let stays = |(machine, _): &(MachineId, Span)| !decision.down.contains(machine);
         decision.silent = named.into_iter().filter(stays).collect();
         decision
     }
 
-    /// Keeps the books to the machines that are up; returns their number. One that came up, or
-    /// that this leader never heard of, is given the full time from here.
+    /// Tracks exactly the machines that are up; returns their number. One that came up, or that is
+    /// new to this leader, is given the full time from here.
     fn track_up_machines(&mut self, state: &State, at: Span) -> usize {
         let machines = state.machines();
         let is_up =
@@ -264,8 +266,9 @@ fn longest_silent(silent: &[(Span, MachineId)], at: Span) -> Vec<(MachineId, Spa
         .collect()
 }
 
-/// A machine's tasks may start elsewhere once a token is spent. In units of a machine / 60,000, of
-/// which a rate of one a minute makes one a millisecond: exact in whole numbers.
+/// The rate limit of declarations: one token for each machine whose tasks may start elsewhere. In
+/// units of a machine / 60,000, of which a rate of one a minute makes one a millisecond: exact in
+/// whole numbers.
 #[derive(Clone, Debug)]
 struct TokenBucket {
     per_minute: u64,
@@ -282,7 +285,7 @@ impl TokenBucket {
         TokenBucket { per_minute, capacity, units: capacity, at }
     }
 
-    /// Takes up to `wanted` whole machines.
+    /// Takes tokens for up to `wanted` whole machines.
     fn take(&mut self, wanted: usize, at: Span) -> usize {
         let grown = elapsed_between(self.at, at).0.saturating_mul(self.per_minute);
         self.units = self.units.saturating_add(grown).min(self.capacity);

@@ -1,37 +1,37 @@
-//! Log time at the leader: which date an entry gets, and how far clocks are apart.
+//! Log time at the leader: which timestamp an entry gets, and how far apart clocks are.
 //!
-//! Time passes by the leader's monotonic clock, which nobody sets. Wall clocks only lead it: the
-//! one in the middle of those that voters have told lately, so that the clock of a single process
-//! moves nothing. Where log time is ahead of it, it goes on at half speed until it is right again;
-//! where it is behind, it leaps, unless a lease is waited for: then it hurries so little that the
-//! margin of no lease is used up. A leap of more than the bound takes two clocks that agree, or, as
-//! in a cell of one replica, a minute in which the only one stays where it is.
+//! Time passes by the leader's monotonic clock, which nothing sets. Wall clocks only steer it: the
+//! median of those that voters have reported lately, so that the clock of a single process moves
+//! nothing. Where log time is ahead of the median, it runs at half speed until it is right again;
+//! where it is behind, it steps, unless a lease is waited for: then it is slewed so little that the
+//! margin of no lease is used up. A step of more than the bound takes two clocks that agree, or, as
+//! in a cell of one replica, a minute in which the only clock stays where it is.
 //!
 //! Rejected: the leader's own clock, never backwards. An hour ahead for a second put the log an
-//! hour ahead of everybody, and whatever was compared with a clock was refused for that hour.
-//! Rejected: a rate so small that days take days. After the power was off for a week everything
-//! that ended in it is to end now. The decision is docs/decisions/0014-log-time.md.
+//! hour ahead of all clocks, and whatever was compared with a clock was rejected for that hour.
+//! Rejected: a slew rate so small that days take days. After the power was off for a week
+//! everything that ended in it is to end now. The decision is docs/decisions/0014-log-time.md.
 
 use crate::input::Now;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// What a voter told of its clock counts for this long; it tells twice a second.
+/// A voter's report of its clock counts for this long; reports come twice a second.
 const CLOCK_REPORT_MAX_AGE: Span = Span::seconds(5);
-/// How long a single clock has to say the same before it is believed.
+/// How long a single clock has to agree with itself before it is believed.
 const SINGLE_CLOCK_CONFIRMATION: Span = Span::seconds(60);
-/// Less than this is no leap.
+/// Less than this is not a step.
 const MIN_STEP: Span = Span(100);
-/// By which part of the time that passes log time may hurry while a lease is waited for: a lease of
+/// By which part of the passing time log time may be slewed while a lease is waited for: a lease of
 /// five minutes loses less than the margin that `apply` adds.
 const SLEW_DIVISOR: u64 = 64;
-/// Samples of a clock of which the best counts: a report that was held up makes a clock look slow.
+/// Samples of a clock of which the best counts: a delayed report makes a clock look slow.
 const SAMPLES: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockConfig {
-    /// Clocks further apart than this are an alarm, and do not lead log time at once.
+    /// Clocks further apart than this raise an alarm, and do not steer log time at once.
     pub max_skew: Span,
 }
 
@@ -41,14 +41,14 @@ impl Default for ClockConfig {
     }
 }
 
-/// By how many milliseconds clocks are ahead of the cell's: the one in the middle. Only the leader
+/// By how many milliseconds clocks are ahead of the cell's, which is the median. Only the leader
 /// knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockSkews {
     /// Of log time itself.
     pub log: i64,
-    /// Log time stands where an earlier leader left it and waits to be believed anew: that it is
-    /// behind is no alarm yet.
+    /// Log time stands where an earlier leader left it and waits to be confirmed: that it is behind
+    /// is no alarm yet.
     pub is_settling: bool,
     /// By number.
     pub replicas: BTreeMap<u64, i64>,
@@ -56,7 +56,7 @@ pub struct ClockSkews {
     pub schedulers: BTreeMap<String, i64>,
 }
 
-/// Whose clock it is.
+/// The source of a clock reading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClockSource {
     Log,
@@ -105,21 +105,21 @@ pub struct LogTime {
     settings: ClockConfig,
     own_id: u64,
     voters: Vec<u64>,
-    /// The last date given, and the elapsed time that it accounts for.
+    /// The last timestamp given, and the elapsed time that it accounts for.
     last_timestamp: (Time, Span),
-    /// Time that passed in a hurry and was too short to hurry by a whole millisecond. Entries of a
-    /// busy cell are less than [`SLEW_DIVISOR`] milliseconds apart.
-    /// Invariant: less than [`SLEW_DIVISOR`].
+    /// Time that passed while slewing and was too short for a whole millisecond of slew. Entries of
+    /// a busy cell are less than [`SLEW_DIVISOR`] milliseconds apart. Invariant: less than
+    /// [`SLEW_DIVISOR`].
     slew_remainder: u64,
     /// No task waits for the lease of its predecessor to run out.
     may_step: bool,
-    /// Since when this replica leads, and whether log time was right since.
+    /// Since when this replica leads, and whether log time has been right since.
     leading_since: (Span, bool),
-    /// A leap of more than the bound was made since somebody asked.
+    /// A step of more than the bound was made since the last check.
     has_stepped: bool,
     /// Since when clocks are ahead of log time by more than the bound.
     ahead_since: Option<Span>,
-    /// What other voters' clocks said, and when.
+    /// What other voters' clocks reported, and when.
     voter_clocks: BTreeMap<u64, (Time, Span)>,
     machines: BTreeMap<MachineId, Samples>,
     schedulers: BTreeMap<String, (Samples, Span)>,
@@ -160,7 +160,7 @@ impl LogTime {
         self.schedulers.clear();
     }
 
-    /// A voter's link shard told its clock, and what it saw of those of machines.
+    /// A voter's link shard reported its clock, and what it saw of the clocks of machines.
     pub fn observe_voter(
         &mut self,
         voter: u64,
@@ -186,8 +186,8 @@ impl LogTime {
         *at = now.elapsed;
     }
 
-    /// The clock in the middle, once a majority of the voters has told theirs. The log's own time
-    /// decides between two that say different things.
+    /// The median clock, once a majority of the voters has reported. The log's own time decides
+    /// between two that differ.
     fn median_clock(&self, now: Now) -> Option<Time> {
         let mut clocks: Vec<Time> = self.other_voter_clocks(now).map(|(_, wall)| wall).collect();
         clocks.push(now.wall);
@@ -205,7 +205,7 @@ impl LogTime {
         clocks.get(clocks.len() / 2).copied()
     }
 
-    /// What the clocks of other voters say now.
+    /// The present time by the clocks of other voters.
     fn other_voter_clocks(&self, now: Now) -> impl Iterator<Item = (u64, Time)> {
         self.voter_clocks.iter().filter_map(move |(id, (wall, at))| {
             let ago = Span(now.elapsed.0.saturating_sub(at.0));
@@ -213,7 +213,7 @@ impl LogTime {
         })
     }
 
-    /// Where log time stands if nothing but time has passed.
+    /// Log time if nothing but the passing of time counted.
     fn unadjusted(&self, now: Now) -> Time {
         let (last, at) = self.last_timestamp;
         last.plus(Span(now.elapsed.0.saturating_sub(at.0)))
@@ -222,10 +222,10 @@ impl LogTime {
     /// Whether clocks are ahead of log time, so that it matters whether a lease is waited for.
     #[must_use]
     pub fn is_step_wanted(&self, now: Now) -> bool {
-        self.median_clock(now).is_some_and(|middle| middle > self.unadjusted(now).plus(MIN_STEP))
+        self.median_clock(now).is_some_and(|median| median > self.unadjusted(now).plus(MIN_STEP))
     }
 
-    /// Whether log time leapt since this was last asked.
+    /// Whether log time was stepped since the last call.
     pub fn take_stepped(&mut self) -> bool {
         std::mem::take(&mut self.has_stepped)
     }
@@ -234,12 +234,12 @@ impl LogTime {
         self.may_step = may_step;
     }
 
-    /// The date of what happens now.
+    /// The timestamp of what happens now.
     pub fn timestamp(&mut self, now: Now) -> Time {
         let (last, at) = self.last_timestamp;
         let unadjusted = self.unadjusted(now);
         if last == Time::ZERO {
-            // The first entry of a log: there is no time yet that could go on.
+            // The first entry of a log: there is no earlier time to continue from.
             self.last_timestamp = (now.wall.max(Time(1)), now.elapsed);
             return self.last_timestamp.0;
         }
@@ -252,7 +252,7 @@ impl LogTime {
         let slew_time = std::mem::take(&mut self.slew_remainder).saturating_add(passed);
         self.last_timestamp = if median < unadjusted {
             let slow = last.plus(Span(passed / 2));
-            // What is left of an odd millisecond counts the next time.
+            // The remainder of an odd millisecond counts the next time.
             if slow >= median { (slow, Span(at.0 + passed / 2 * 2)) } else { (median, now.elapsed) }
         } else if self.may_step && self.is_confirmed(median, unadjusted, now) {
             self.has_stepped |= median > unadjusted.plus(self.settings.max_skew);
@@ -276,8 +276,8 @@ impl LogTime {
         }
     }
 
-    /// Whether so great a step may be made: within the bound, or two clocks agree on it, or the
-    /// only one has said so for a while.
+    /// Whether so large a step may be made: it is within the bound, or two clocks agree on it, or
+    /// the only clock has reported it for a while.
     fn is_confirmed(&self, median: Time, unadjusted: Time, now: Now) -> bool {
         let bound = self.settings.max_skew;
         let near = |wall: Time| skew_millis(wall, median).unsigned_abs() <= bound.0;
@@ -289,7 +289,7 @@ impl LogTime {
         median <= unadjusted.plus(bound) || agreeing >= 2 || waited
     }
 
-    /// How far clocks are apart. `known`: machines of the cell; what was heard of others goes.
+    /// How far apart clocks are. `known`: machines of the cell; reports of others are dropped.
     pub fn skews(&mut self, known: impl Fn(MachineId) -> bool, now: Now) -> ClockSkews {
         self.machines.retain(|machine, _| known(*machine));
         self.schedulers
@@ -337,7 +337,7 @@ mod tests {
     /// A leader, number 1, and the clocks of all voters.
     struct Cell {
         dating: LogTime,
-        /// By how much each is ahead of what time it is.
+        /// By how much each is ahead of the real time.
         ahead: Vec<i64>,
         elapsed: u64,
     }
@@ -359,8 +359,8 @@ mod tests {
             Now { wall, elapsed: Span(self.elapsed) }
         }
 
-        /// Half a second at a time, in which everybody tells its clock; by how many seconds log
-        /// time is ahead after it.
+        /// Half a second at a time, in which every voter reports its clock; returns by how many
+        /// seconds log time is ahead after it.
         fn pass(&mut self, seconds: u64) -> i64 {
             let mut before = self.dating.last_timestamp.0;
             for _ in 0..seconds * 2 {
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(cell.pass(100), 0, "the log decides between two");
         cell.ahead = vec![0, -HOUR];
         assert_eq!(cell.pass(100), 0);
-        // Those that are left agree.
+        // The remaining clocks agree.
         cell.ahead = vec![HOUR, HOUR];
         assert_eq!(cell.pass(2), 3600);
     }
@@ -435,7 +435,7 @@ mod tests {
         assert!(cell.dating.take_stepped() && !cell.dating.take_stepped());
     }
 
-    /// A busy cell dates an entry each millisecond; a quiet one twice a second.
+    /// A busy cell timestamps an entry each millisecond; a quiet one twice a second.
     #[test]
     fn log_time_hurries_however_often_it_is_asked_for() {
         for step in [1, 7, 63, 64, 65, 500] {
@@ -490,7 +490,7 @@ mod tests {
         cell.ahead = vec![HOUR, 0, 10];
         cell.pass(1);
         let machine = MachineId(7);
-        // The shard of the leader, whose own clock is an hour ahead, calls all of its behind.
+        // By the shard of the leader, whose own clock is an hour ahead, all others are behind.
         for offset in [-HOUR, -HOUR - 2000, -HOUR] {
             let now = cell.now();
             cell.dating.observe_voter(1, now.wall, &[(machine, offset), (MachineId(8), 0)], now);

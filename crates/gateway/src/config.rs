@@ -1,12 +1,12 @@
 //! The one configuration file of a master.
 //!
-//! One table, [`keys::KEYS`], says what can be set, what it means and what it is if nothing is
-//! said. The default file that `cell master init` writes is that table printed, and a key that is
-//! not in it is refused by name, with the nearest one that is. Numbers that only matter to somebody
-//! who reads the code are not here: they are constants beside their argument.
+//! One table, [`keys::KEYS`], has every key, its meaning and its default. The default file that
+//! `cell master init` writes is that table printed, and an unknown key is rejected with the nearest
+//! known one as a suggestion. Numbers that only matter to readers of the code are not here: they
+//! are constants beside their argument.
 //!
-//! Rejected: environment variables and flags for everything. With three ways to say a thing nobody
-//! knows which one was heard.
+//! Rejected: environment variables and flags for everything. With three ways to set a value it is
+//! unclear which one applied.
 
 mod keys;
 
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// Why a file is not a configuration.
+/// Why a configuration file is not valid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
     #[error("{file}: {why}")]
@@ -57,7 +57,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
     pub advertise: String,
-    /// Absent: no DNS here.
+    /// Absent: no DNS server on this replica.
     pub dns_listen: Option<SocketAddr>,
     pub zone: Zone,
     pub supervise_scheduler: bool,
@@ -90,11 +90,11 @@ pub struct Config {
     pub connections_per_identity: u64,
     pub flow: FlowConfig,
     pub queries: QueryConfig,
-    /// What each user may have, as the leader says it to the cell.
+    /// Limits for each user, which the leader proposes to the cell.
     pub bounds: Bounds,
 }
 
-/// Most of one dimension that a task can be charged at least; `apply` allows no more.
+/// Upper limit of the configured minimum charge of a task in one dimension; `apply` allows no more.
 const MAX_LEAST_CHARGE: u64 = 1 << 30;
 const DURATION: &str = "a whole number with ms, s, m, h or d, such as \"5s\"";
 const TASKS: &str = "a number from 1 to 200000";
@@ -102,7 +102,7 @@ const SIZE: &str = "a whole number with B, KiB, MiB, GiB or TiB, such as \"512Mi
 
 impl Config {
     /// # Errors
-    /// When the file cannot be read or says something that is not allowed.
+    /// When the file cannot be read or has a value that is not allowed.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let unreadable = |why: String| ConfigError::Unreadable { file: file.to_owned(), why };
         let text = std::fs::read_to_string(file).map_err(|why| unreadable(why.to_string()))?;
@@ -110,7 +110,7 @@ impl Config {
     }
 
     /// # Errors
-    /// The first thing that is wrong with it: key, value and what is allowed.
+    /// The first error: key, value and what is allowed.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let table: Table = text
             .parse()
@@ -171,7 +171,7 @@ impl Config {
     /// default, and of others that should differ; texts without quotes.
     ///
     /// # Errors
-    /// When the outcome would not be accepted by [`Config::parse`].
+    /// When the result is not accepted by [`Config::parse`].
     pub fn default_file(given: &[(&str, String)]) -> Result<String, ConfigError> {
         let mut text = String::from(
             "# Configuration of a cellwright master. Durations are written like \"5s\" or\n\
@@ -194,8 +194,8 @@ impl Config {
         Ok(text)
     }
 
-    /// Hosts that this replica's certificate is made out for: what is advertised, what is listened
-    /// on, and loopback, for people on the machine itself.
+    /// Hosts in this replica's certificate: the advertised address, the listen address, and
+    /// loopback, for people on the machine itself.
     #[must_use]
     pub fn hosts(&self) -> Vec<String> {
         let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
@@ -240,7 +240,7 @@ impl Config {
     }
 }
 
-/// Segments are a sixteenth of the whole, so that forgetting one forgets little.
+/// Segments are a sixteenth of the whole, so that dropping one drops little.
 fn retention(total_bytes: u64, age: Span) -> RetentionLimits {
     RetentionLimits { segment_bytes: (total_bytes / 16).min(8 << 20), total_bytes, age }
 }
@@ -302,7 +302,7 @@ impl ConfigReader<'_> {
         })
     }
 
-    /// The named margins, at the pace that was asked for.
+    /// The reclamation margins and their pace.
     fn reclaim(&self) -> Result<ReclamationConfig, ConfigError> {
         let allowed = "\"baseline\", \"medium\" or \"aggressive\"";
         let named =
@@ -377,7 +377,7 @@ impl ConfigReader<'_> {
         self.span(key, min).map(|span| Duration::from_millis(span.0))
     }
 
-    /// What one caller may have of a replica at once. A body that is allowed must fit.
+    /// What one caller may use of a replica at once. A body that is allowed must fit.
     fn flow(&self) -> Result<FlowConfig, ConfigError> {
         let largest = self.size("body_limit", 1 << 10)?;
         Ok(FlowConfig {
@@ -445,14 +445,15 @@ impl ConfigReader<'_> {
         })
     }
 
-    /// Leases of tasks that run at most once count on a leader's word being fresh within a second,
-    /// so heartbeats cannot be any slower.
+    /// Leases of tasks that run at most once rely on the leader's heartbeat being at most a second
+    /// old, so heartbeats cannot be any slower.
     fn heartbeat(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span(10)..=Span(500)).contains(span);
         self.parsed("heartbeat", "10ms to 500ms", |text| parse_duration(text).filter(allowed))
     }
 
-    /// Nobody can take one back, so a day is the most; seconds are what dates in it are made of.
+    /// A task's certificate cannot be revoked, so a day is the longest; certificate dates are in
+    /// seconds.
     fn task_certificate_life(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span::seconds(10)..=Span::seconds(86_400)).contains(span);
         self.parsed("task_certificate_life", "10s to 24h", |text| {
@@ -501,13 +502,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// The known key that takes the fewest changes of a letter, if that is at most a third of it.
+/// The known key with the smallest edit distance, if that is at most a third of its length.
 fn nearest_key(wrong: &str) -> Option<&'static str> {
     let close = KEYS.iter().map(|key| (edit_distance(wrong, key.name), key.name)).min()?;
     (close.0 * 3 <= close.1.len().max(wrong.len())).then_some(close.1)
 }
 
-/// Letters to insert, drop or exchange to get from one word to the other.
+/// Letters to insert, delete or replace to get from one word to the other.
 fn edit_distance(one: &str, other: &str) -> usize {
     let other = other.as_bytes();
     let mut row: Vec<usize> = (0..=other.len()).collect();

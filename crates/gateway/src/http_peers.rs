@@ -1,25 +1,24 @@
 //! Calls to other replicas over the network: one HTTP/2 connection per peer on which calls overlap,
-//! so that a heartbeat does not wait behind a snapshot. A connection that fails is thrown away and
-//! dialled anew by the next call; raft's own timers decide when to try again.
+//! so that a heartbeat does not wait behind a snapshot. A connection that fails is dropped and
+//! dialled anew by the next call; raft's own timers decide when to retry.
 //!
-//! Every call says which protocol its sender speaks. A replica of another one is refused by name
-//! before its message is read: bytes that happen to decode as something else would be worse than
-//! silence, and silence says nothing to whoever is upgrading the cell.
+//! Calls come in a version that both replicas speak (`cellwright_api::wire`). A replica of another
+//! version is rejected with both ranges named, before its message is decoded: bytes that happen to
+//! decode as something else would be worse than no answer, and no answer tells nothing to the
+//! operator who upgrades the cell.
 
 use crate::access::caller::REVOKED;
-use axum::body::Body;
-use axum::middleware::Next;
 use bytes::Bytes;
-use cellwright_api::error::ApiError;
-use cellwright_api::internal::PROTOCOL;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::wire::{MOST_TRIES, Spoken, WireRange, WireVersion, pack, unpack};
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_store::{CallError, NodeId, Peer};
 use cellwright_supervise::{lock, spawn_request};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,26 +27,23 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where replicas answer each other.
+/// Where replicas call each other.
 pub const PEER_PATH: &str = "/internal/peer";
-/// A peer that does not take a connection in this time is treated as away.
+/// A peer that does not accept a connection within this time counts as unreachable.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Bounds every call; raft usually gives up sooner by itself.
+/// Timeout of every call; raft usually gives up sooner by itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer a peer gives.
+/// Largest answer of a peer.
 const MAX_ANSWER: usize = 16 << 20;
-
-/// Which protocol the sender of a call speaks.
-const PROTOCOL_HEADER: &str = "cell-protocol";
 
 type Sender = SendRequest<Full<Bytes>>;
 
 /// How calls to a peer fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PeerFailure {
-    /// For whatever reason of the network: they differ from call to call.
+    /// A network error: its text differs from call to call.
     Unreachable,
-    /// It answers, and says why it will not.
+    /// The peer answers with an error.
     Rejected(String),
 }
 
@@ -58,11 +54,14 @@ struct Inner {
     /// `None`: plain TCP, on loopback only.
     tls: Option<TlsConnector>,
     open: Mutex<BTreeMap<(NodeId, String), Sender>>,
-    /// Peers whose last call failed and what was said of it, so that it is logged once and not at
-    /// every call.
+    /// Peers whose last call failed and how, so that it is logged once and not at every call.
     failures: Mutex<BTreeMap<NodeId, PeerFailure>>,
-    /// Peers that said last that this replica was removed. One that cannot be reached since has
-    /// not taken it back.
+    /// The versions that this replica speaks.
+    own: WireRange,
+    /// The versions of its peers, as their last answers said.
+    ranges: Mutex<BTreeMap<NodeId, WireRange>>,
+    /// Peers whose last answer was that this replica was removed. A peer that became unreachable
+    /// since has not taken it back.
     removed_by: Mutex<BTreeSet<NodeId>>,
 }
 
@@ -73,8 +72,16 @@ impl HttpPeers {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
-        let (open, failures, removed_by) = Default::default();
-        HttpPeers(Arc::new(Inner { tls, open, failures, removed_by }))
+        let (open, failing, ranges, sent_away_by) = Default::default();
+        let own = WireRange::own();
+        HttpPeers(Arc::new(Inner {
+            tls,
+            open,
+            failures: failing,
+            own,
+            ranges,
+            removed_by: sent_away_by,
+        }))
     }
 }
 
@@ -101,39 +108,24 @@ impl Peers for HttpPeers {
 }
 
 impl Inner {
+    /// A call that was refused for a version it need not have is made again.
     async fn call(
         &self,
         to: NodeId,
         peer: &Peer,
         call: &PeerCall,
     ) -> Result<PeerAnswer, CallError> {
-        let away = |what: &dyn std::fmt::Display| {
-            self.log_failure_change(to, peer, Some(PeerFailure::Unreachable), what);
-            CallError::Unreachable(format!("{}: {what}", peer.address))
-        };
-        let key = (to, peer.address.clone());
-        let mut sender = self.sender(&key).await.map_err(|e| away(&e))?;
-        let body = postcard::to_stdvec(call).map_err(|e| away(&e))?;
-        let request = Request::post(format!("https://{}{PEER_PATH}", peer.address))
-            .header(PROTOCOL_HEADER, PROTOCOL)
-            .header(CONTENT_TYPE, "application/postcard")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|e| away(&e))?;
-        let response = match sender.send_request(request).await {
-            Ok(response) => response,
-            Err(error) => {
-                self.lock().remove(&key);
-                return Err(away(&error));
+        let (mut version, mut tried) = (self.to_write(to), 0);
+        let (status, headers, bytes) = loop {
+            tried += 1;
+            let away = |why: String| self.away(to, peer, &why);
+            let answered = self.exchange(to, peer, call, version).await.map_err(away)?;
+            let next = self.to_write(to);
+            let is_of_other = version != next && tried < MOST_TRIES;
+            if !(is_of_other && refuses_version(answered.0, &answered.2)) {
+                break answered;
             }
-        };
-        let status = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), MAX_ANSWER);
-        let bytes = match body.collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) => {
-                self.lock().remove(&key);
-                return Err(away(&error));
-            }
+            version = next;
         };
         let rejected = |why: String| {
             self.log_failure_change(to, peer, Some(PeerFailure::Rejected(why.clone())), &why);
@@ -143,13 +135,58 @@ impl Inner {
         if !status.is_success() {
             return Err(rejected(rejection_text(status, &bytes)));
         }
-        match postcard::from_bytes(&bytes).map_err(|e| away(&e))? {
+        let answer = match Spoken::of(&headers) {
+            Some(spoken) => unpack(self.own, spoken.version, &bytes).map_err(|e| e.to_string()),
+            None => Err("the answer names no wire version".to_owned()),
+        };
+        match answer.map_err(|why| self.away(to, peer, &why))? {
             PeerAnswer::WrongLog(why) => Err(rejected(why)),
             answer => {
                 self.log_failure_change(to, peer, None, &"");
                 Ok(answer)
             }
         }
+    }
+
+    fn away(&self, to: NodeId, peer: &Peer, why: &str) -> CallError {
+        self.log_failure_change(to, peer, Some(PeerFailure::Unreachable), &why);
+        CallError::Unreachable(format!("{}: {why}", peer.address))
+    }
+
+    /// What to write to a replica, as far as it has been heard.
+    fn to_write(&self, to: NodeId) -> WireVersion {
+        let heard = lock(&self.ranges).get(&to).copied();
+        self.own.to_write(heard)
+    }
+
+    /// One request, and whatever comes back.
+    async fn exchange(
+        &self,
+        to: NodeId,
+        peer: &Peer,
+        call: &PeerCall,
+        version: WireVersion,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), String> {
+        let key = (to, peer.address.clone());
+        let mut sender = self.sender(&key).await?;
+        let body = pack(version, call).map_err(|e| e.to_string())?;
+        let mut request = Request::post(format!("https://{}{PEER_PATH}", peer.address))
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/postcard"))
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|e| e.to_string())?;
+        Spoken { version, range: self.own }.write(request.headers_mut());
+        let lost = |error: String| {
+            self.lock().remove(&key);
+            error
+        };
+        let response = sender.send_request(request).await.map_err(|e| lost(e.to_string()))?;
+        let (parts, body) = response.into_parts();
+        if let Some(range) = WireRange::of(&parts.headers) {
+            lock(&self.ranges).insert(to, range);
+        }
+        let body = http_body_util::Limited::new(body, MAX_ANSWER).collect().await;
+        let bytes = body.map_err(|e| lost(e.to_string()))?.to_bytes();
+        Ok((parts.status, parts.headers, bytes))
     }
 
     async fn sender(&self, key: &(NodeId, String)) -> Result<Sender, String> {
@@ -179,13 +216,14 @@ impl Inner {
 
     fn record_removal(&self, from: NodeId, is_sent_away: bool) {
         let mut by = lock(&self.removed_by);
-        match is_sent_away {
-            true => by.insert(from),
-            false => by.remove(&from),
+        if is_sent_away {
+            by.insert(from)
+        } else {
+            by.remove(&from)
         };
     }
 
-    /// Logs what is different from the call before.
+    /// Logs a failure that differs from that of the previous call.
     fn log_failure_change(
         &self,
         to: NodeId,
@@ -225,7 +263,7 @@ fn is_revocation(status: StatusCode, body: &[u8]) -> bool {
     status == StatusCode::UNAUTHORIZED && reason_in_body().as_deref() == Some(REVOKED)
 }
 
-/// What a refusal says to a person: the message and the hint where it has them.
+/// The error text for a person: the message and the hint where it has them.
 fn rejection_text(status: StatusCode, body: &[u8]) -> String {
     match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => format!("{}; {}", error.message, error.hint),
@@ -233,21 +271,9 @@ fn rejection_text(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// Lets only replicas through that speak the protocol of this one.
-pub async fn require_same_protocol(request: Request<Body>, next: Next) -> Response<Body> {
-    let found = request.headers().get(PROTOCOL_HEADER).map(HeaderValue::as_bytes);
-    if found == Some(PROTOCOL.to_string().as_bytes()) {
-        return next.run(request).await;
-    }
-    let found = found.map_or("none".into(), String::from_utf8_lossy);
-    let why = format!(
-        "this replica speaks protocol {PROTOCOL} (cellwright {}), the caller protocol {found}; \
-         run builds of one protocol on all replicas",
-        env!("CARGO_PKG_VERSION")
-    );
-    let mut rejection = Response::new(Body::from(why));
-    *rejection.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
-    rejection
+fn refuses_version(status: StatusCode, body: &[u8]) -> bool {
+    let code = || serde_json::from_slice(body).ok().map(|error: ApiError| error.code);
+    status.as_u16() == Code::OtherWire.status() && code() == Some(Code::OtherWire)
 }
 
 async fn handshake<S>(stream: S) -> Result<Sender, String>
@@ -258,7 +284,7 @@ where
     builder.initial_stream_window_size(4 << 20).initial_connection_window_size(16 << 20);
     let (sender, connection) = builder.handshake(stream).await.map_err(|e| e.to_string())?;
     spawn_request("a connection to a replica", async move {
-        // Ends when the peer goes away; the next call finds the sender closed and dials again.
+        // Ends when the peer disconnects; the next call finds the sender closed and dials again.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "peer connection ended");
         }

@@ -1,14 +1,13 @@
 //! Installing a master: `cell master init` for the first replica of a cell, `cell master join` for
-//! the others. Both leave a data directory with keys, a configuration file and nothing running.
+//! the others. Both write a data directory with keys and a configuration file, and start nothing.
 //!
-//! The first administrator must exist before anybody can be asked for permission. `init` therefore
-//! writes down the requests that make them, with the hash of their token, and the master proposes
+//! The first administrator must exist before anyone can be authorised. `init` therefore writes the
+//! requests that create them, with the hash of their token, to a file, and the master proposes
 //! these itself once, when it has bootstrapped an empty cell. The token goes into the context file
-//! of whoever ran `init` and nowhere else.
+//! of the user who ran `init` and nowhere else.
 
 use crate::config::{Config, ConfigError};
 use cellwright_api::context::{Context, ContextError, Contexts};
-use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::credential::{KeyFingerprint, SecretHash, TokenKind};
 use cellwright_cell::encode::{self, LoadError};
@@ -30,7 +29,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const FIRST_REQUESTS: &str = "first-requests";
-/// Life of the first administrator's token.
+/// Lifetime of the first administrator's token.
 const FIRST_TOKEN_LIFE: Span = Span::seconds(365 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +58,7 @@ pub enum InitError {
     NotAReplica { found: Part },
 }
 
-/// Where a replica lives and how it is reached.
+/// The directories and addresses of a replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaLocation {
     pub data_dir: PathBuf,
@@ -69,23 +68,23 @@ pub struct ReplicaLocation {
     pub advertise: String,
 }
 
-/// What `init` made.
+/// The result of `init`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initialised {
     pub config: PathBuf,
     pub contexts: PathBuf,
     /// Name of the context of the first administrator.
     pub context: String,
-    /// What agents and replicas recognise the cell by.
+    /// The authority's fingerprint, by which agents and replicas recognise the cell.
     pub fingerprint: String,
-    /// Commands to go on with.
+    /// Commands to run next.
     pub next: Vec<String>,
 }
 
-/// The first replica of a new cell, and its first administrator.
+/// Creates the first replica of a new cell, and its first administrator.
 ///
 /// # Errors
-/// When something is there already or cannot be written. Nothing that was there is changed.
+/// When a file exists already or cannot be written. No existing file is changed.
 pub fn init(
     cell: &Name,
     name: &Name,
@@ -139,10 +138,10 @@ pub fn init(
 }
 
 impl ReplicaLocation {
-    /// To be called before anything is spent on it, such as a token that is good once.
+    /// To be called before anything is spent on it, such as a single-use token.
     ///
     /// # Errors
-    /// When something is there already.
+    /// When a file exists already.
     pub fn check_vacant(&self) -> Result<(), InitError> {
         if self.config.exists() {
             return Err(InitError::Exists { path: self.config.clone() });
@@ -173,7 +172,7 @@ fn replica_config(
     Ok((text, config))
 }
 
-/// Last of all, so that a configuration file means that the rest is there.
+/// Written last, so that a configuration file means that everything else exists.
 fn write_config(location: &ReplicaLocation, text: &str) -> Result<(), InitError> {
     let io = |why| InitError::Io { path: location.config.clone(), why };
     if let Some(folder) = location.config.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -182,7 +181,7 @@ fn write_config(location: &ReplicaLocation, text: &str) -> Result<(), InitError>
     std::fs::write(&location.config, text).map_err(io)
 }
 
-/// A user who may do everything, and their token as text.
+/// A user with all capabilities, and their token as text.
 fn first_administrator(name: &Name) -> Result<(Vec<Request>, Secret), InitError> {
     let secret = Secret::random()?;
     let id = token_id()?;
@@ -206,17 +205,17 @@ fn first_administrator(name: &Name) -> Result<(Vec<Request>, Secret), InitError>
     Ok((commands.map(request).into(), token))
 }
 
-/// A fresh id for a token: nothing about it is secret, it only must not repeat.
+/// A new id for a token: it is not secret, it only must not repeat.
 ///
 /// # Errors
-/// When the system has no randomness to give.
+/// When the system has no randomness.
 pub fn token_id() -> Result<Name, NoRandomness> {
     let random = Secret::random()?;
-    // Sixteen hexadecimal digits are a name in any case.
+    // Sixteen hexadecimal digits are always a valid name.
     Name::new(&format!("t{}", &random.expose()[..16])).map_err(|_| NoRandomness)
 }
 
-/// What a new cell is to be told first; nothing once [`forget_first_requests`] was called.
+/// The first requests to propose in a new cell; `None` once [`forget_first_requests`] was called.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -245,7 +244,7 @@ pub fn forget_first_requests(data_dir: &Path) -> Result<(), InitError> {
     }
 }
 
-/// A replica about to join: what to send to `/internal/join`, and how to know the answerer.
+/// A replica about to join: what to send to `/internal/join`, and how to verify the server.
 pub struct Joining {
     pub request: JoinRequest,
     pub trust: Trust,
@@ -261,12 +260,12 @@ pub struct Admitted {
 
 impl Joining {
     /// # Errors
-    /// When the token is not one for a replica, or a host is not one.
+    /// When the token is not one for a replica, or a host is not valid.
     pub fn prepare(token: &JoinToken, hosts: &[String]) -> Result<Joining, InitError> {
         Joining::with_key(token, token.generate_key(hosts)?)
     }
 
-    /// As [`Joining::prepare`], with a key that was made before.
+    /// As [`Joining::prepare`], with an existing key.
     ///
     /// # Errors
     /// When the token is not one for a replica.
@@ -276,23 +275,23 @@ impl Joining {
             return Err(InitError::NotAReplica { found: part });
         }
         let NewKey { key, signing_request } = new_key;
-        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let request = JoinRequest { token: token.text(), signing_request };
         let trust = Trust::Fingerprint(token.fingerprint.clone());
         Ok(Joining { request, trust, key, name: token.name.clone() })
     }
 
-    /// What the replica shows, for an operator to confirm.
+    /// The fingerprint that the replica prints, for an operator to confirm.
     ///
     /// # Errors
-    /// When the key is none.
+    /// When the key is not valid.
     pub fn key_print(&self) -> Result<KeyFingerprint, InitError> {
         Ok(own_key_fingerprint(&self.key)?)
     }
 
-    /// How the replica shows who it is, with the certificate it was given.
+    /// The TLS configuration with which the replica presents the certificate it was given.
     ///
     /// # Errors
-    /// When that is not for its key.
+    /// When the certificate is not for its key.
     pub fn tls(&self, answer: &JoinAnswer) -> Result<ClientConfig, InitError> {
         let resolver = CertificateResolver::new(&answer.certificate, &self.key)?;
         Ok(tls::client_config(&self.trust, Some(resolver))?)
@@ -301,7 +300,7 @@ impl Joining {
     /// Writes keys and configuration of the new replica. `id` is its number in the log.
     ///
     /// # Errors
-    /// When something is there already, or the answer is not a replica's.
+    /// When a file exists already, or the answer is not one for a replica.
     pub fn complete(
         self,
         admitted: Admitted,
@@ -351,7 +350,7 @@ mod tests {
             .unwrap()
     }
 
-    /// The state after the master has proposed what `init` left it.
+    /// The state after the master has proposed the first requests that `init` wrote.
     fn started(folder: &TempFolder) -> State {
         let requests = first_requests(&folder.0.join("m1")).unwrap().unwrap();
         let mut state = State::default();

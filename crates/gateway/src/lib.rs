@@ -1,13 +1,13 @@
-//! The face of a master: the process around the replica, and the HTTP API.
+//! The API server of a master: the process around the replica, and the HTTP API.
 //!
 //! | module | what |
 //! |---|---|
-//! | `serve` | a master as a process: replica, listeners and loops put together |
+//! | `serve` | a master as a process: replica, listeners and background loops |
 //! | `config` | its configuration file |
 //! | `init` | the data directory of a new cell |
-//! | `access` | who calls: listener, certificates, tokens, joining |
+//! | `access` | authentication: listener, certificates, tokens, enrollment |
 //! | `http` | the public API and the console |
-//! | `http_peers` | what replicas ask each other, over HTTP |
+//! | `http_peers` | calls between replicas, over HTTP |
 //! | `membership` | how a replica that has its certificate becomes a member |
 
 pub mod access;
@@ -17,3 +17,4 @@ pub mod http_peers;
 pub mod init;
 pub mod membership;
 pub mod serve;
+mod wire;

@@ -1,13 +1,14 @@
-//! How a replica that has its certificate becomes a member: it runs, and asks the leader to be
-//! taken in. The certificate says who it is, so it can speak for itself and for nobody else.
+//! Membership: how a replica that has its certificate becomes a member of the raft group. It
+//! starts, and asks the leader to be added. Its certificate authenticates it, so it can speak for
+//! itself and for no other.
 //!
-//! Where to ask is left in the data directory by `cell master join` and removed when the replica
-//! has its vote; a crash in between means asking again, which does no harm.
+//! The addresses to ask are left in the data directory by `cell master join` and removed when the
+//! replica is a voter; a crash in between means asking again, which does no harm.
 //!
-//! Before the cell changes for a replica, the leader asks at the address it gave who answers there.
-//! A vote for an address where nobody answers, or where somebody else does (the leader itself,
-//! say), would be a vote that is never cast: with one voter before, the cell would have lost its
-//! majority and could not even take the mistake back.
+//! Before the configuration changes for a replica, the leader probes which replica answers at the
+//! address it gave. A vote for an address where nothing answers, or where another replica does (the
+//! leader itself, say), would be a vote that is never cast: with one voter before, the cell would
+//! have lost its majority and could not even undo the mistake.
 //!
 //! Rejected: adding the replica when its token is used. It does not run yet then, and a member that
 //! does not answer is a failure the cell is supposed to survive, not to start with.
@@ -15,14 +16,15 @@
 use crate::access::request_origin;
 use crate::config::Config;
 use crate::http::access::InternalRoute;
-use crate::http::error_response;
 use crate::serve::ServeError;
+use crate::wire;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::{Router, routing::post};
 use cellwright_api::client::Client;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::AddMaster;
+use cellwright_api::wire::WireVersion;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::{Caller, MasterHandle};
 use cellwright_master::level::{ReplicaIdentity, ReplicaProbe};
@@ -33,17 +35,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a replica asks to be taken in.
+/// Where a replica asks to be added.
 pub const MEMBER_PATH: &str = "/internal/member";
 const MAX_BODY: usize = 4 << 10;
 const MASTERS_TO_JOIN_FILE: &str = "masters-to-join";
-/// Between two tries of a replica that is not taken in.
+/// Interval between attempts of a replica that is not a member yet.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Takes a replica in: it answers for itself, then learns, and votes once it has caught up.
+/// Adds a replica: it is probed, then becomes a learner, and a voter once it has caught up.
 ///
 /// # Errors
-/// Why it is not taken in.
+/// Why it is not added.
 pub async fn admit(
     handle: &MasterHandle,
     candidates: &dyn ReplicaProbe,
@@ -93,18 +95,17 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// To be merged with the other routes of the listener.
+    /// The routes, to be merged with the others of the listener.
     pub fn router(self) -> Router {
         Router::new().route(
             MEMBER_PATH,
-            post(async move |request| match self.handle_member_request(request).await {
-                Ok(()) => Response::new(Body::from(postcard_unit())),
-                Err(error) => error_response(&error),
+            post(async move |request| -> Response<Body> {
+                wire::finish(self.take_in(request).await)
             }),
         )
     }
 
-    async fn handle_member_request(&self, request: Request<Body>) -> Result<(), ApiError> {
+    async fn take_in(&self, request: Request<Body>) -> Result<(WireVersion, ()), ApiError> {
         let (parts, body) = request.into_parts();
         let replica_name = match parts.extensions.get::<Caller>() {
             Some(caller) => {
@@ -117,15 +118,16 @@ impl Membership {
             None => return Err(not_own_name_error()),
         };
         request_origin::require_postcard(&parts.headers)?;
+        let version = wire::spoken(&parts.headers, replica_name.unwrap_or("the caller"))?;
         let collected = Limited::new(body, MAX_BODY).collect().await;
         let bytes = collected.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
-        let request_body: AddMaster = postcard::from_bytes(&bytes)
-            .map_err(|_| ApiError::new(Code::BadBody, "not the message that belongs here"))?;
-        if replica_name.is_some_and(|own| own != request_body.name.as_str()) {
+        let asked: AddMaster = wire::decode(version, &bytes)?;
+        if replica_name.is_some_and(|own| own != asked.name.as_str()) {
             return Err(not_own_name_error());
         }
-        let peer = Peer { name: request_body.name.to_string(), address: request_body.address };
-        admit(&self.handle, self.candidates.as_ref(), request_body.id, peer).await
+        let peer = Peer { name: asked.name.to_string(), address: asked.address };
+        admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await?;
+        Ok((version, ()))
     }
 }
 
@@ -133,13 +135,9 @@ fn not_own_name_error() -> ApiError {
     ApiError::new(Code::NotAllowed, "a replica asks for itself, with its own certificate")
 }
 
-fn postcard_unit() -> Vec<u8> {
-    postcard::to_stdvec(&()).unwrap_or_default()
-}
-
 const REMOVE_FIRST: &str = "remove the old replica first: cell master remove NAME";
 
-/// What the store says of a change of members, as an answer.
+/// The store's membership error as an API error.
 pub(crate) fn member_error_response(error: MemberError) -> ApiError {
     let message = error.to_string();
     match error {
@@ -165,7 +163,7 @@ fn io_error_at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
     move |why| ServeError::Joining { path, why }
 }
 
-/// Leaves word where the replica with this data directory is to ask.
+/// Saves the addresses that the replica with this data directory asks.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -174,7 +172,7 @@ pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), Serve
     std::fs::write(&path, masters.join("\n")).map_err(io_error_at(path))
 }
 
-/// Where to ask; nothing when the replica is a member or never was to join.
+/// The addresses to ask; empty when the replica is a member or was never to join.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -193,7 +191,7 @@ fn forget_masters(data_dir: &Path) {
     }
 }
 
-/// Asks until this replica votes.
+/// Asks until this replica is a voter.
 pub async fn request_membership(handle: MasterHandle, config: Config, client: Client) {
     let me =
         AddMaster { id: config.id, name: config.name.clone(), address: config.advertise.clone() };

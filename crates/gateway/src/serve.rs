@@ -1,12 +1,14 @@
-//! A whole master in one process: disk, identity, replica, listener and the chores beside them.
+//! A whole master in one process: disk, identity, replica, listener and background tasks.
 //!
-//! What runs where is decided here and nowhere else, so that the command line, tests and benchmarks
-//! start the same master. The order matters: the lock on the data directory comes first, because
-//! everything after it writes there; the listener is bound before the replica starts, so that the
-//! address told to others is one that answers.
+//! The assembly is here and nowhere else, so that the command line, tests and benchmarks start the
+//! same master. The order matters: the lock on the data directory comes first, because everything
+//! after it writes there; the listener is bound before the replica starts, so that the address sent
+//! to others is one that answers.
 //!
 //! Rejected: leaving the assembly to the command line. Then a test would either start a process for
 //! everything or assemble a master of its own that slowly becomes another one.
+
+mod background_tasks;
 
 use crate::access::authenticator::MasterAuthenticator;
 use crate::access::enrollment_routes::EnrollmentApi;
@@ -18,43 +20,32 @@ use crate::http::blob_peers::HttpBlobPeers;
 use crate::http::master_services::MasterServices;
 use crate::http::{Api, ApiConfig};
 use crate::http_peers::HttpPeers;
-use crate::init::{InitError, first_requests, forget_first_requests};
+use crate::init::{InitError, first_requests};
 use crate::membership::{self, Membership};
 use axum::Router;
+use background_tasks::{start_access_tasks, start_background_tasks};
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::dev_token::{DevTokenError, PublishedToken};
-use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::blob::BlobLimits;
-use cellwright_cell::command::Command;
 use cellwright_cell::credential::SecretHash;
-use cellwright_cell::name::Name;
-use cellwright_cell::priority::Band;
-use cellwright_cell::quota::Quota;
-use cellwright_cell::resource::Resources;
-use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::time::Time;
 use cellwright_identity::files::{FilesError, IdentityFiles};
 use cellwright_identity::private_files::ensure_private_dir;
 use cellwright_identity::secret::{Secret, sha256};
 use cellwright_identity::tls::{OutOfDateHook, TlsError};
-use cellwright_master::blob_syncer::BlobSyncer;
 use cellwright_master::blobs::{BlobError, BlobStore};
-use cellwright_master::bounds_publisher;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::child_process::{ChildCommand, supervise_child};
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::config::MasterConfig;
-use cellwright_master::handle::{Caller, MasterHandle};
+use cellwright_master::handle::MasterHandle;
 use cellwright_master::history::{HistoryService, HistoryWriter};
-use cellwright_master::leadership_log;
-use cellwright_master::level;
-use cellwright_master::level::ReplicaProbe;
 use cellwright_master::master::{Environment, Master};
 use cellwright_master::rejected_polls;
 use cellwright_names::dns::{DnsServer, ListenError};
-use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk, Role};
-use cellwright_supervise::{Supervisor, failpoint};
+use cellwright_store::{BootstrapError, OpenError, Peer, RealDisk};
+use cellwright_supervise::Supervisor;
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::io;
@@ -65,15 +56,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Whose jobs they are when nobody says, on an open master.
+/// The owner of jobs on a dev master when none is named.
 pub const DEV_USER: &str = "dev";
 
-/// Who may talk to the master.
+/// How callers of the master authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
-    /// Holders of certificates and tokens of the cell, over TLS.
+    /// With certificates and tokens of the cell, over TLS.
     Authenticated,
-    /// Whoever shows a token that lies in a file of the account it runs as: `--dev_token`.
+    /// With a token that is stored in a file of the account that the master runs as: `--dev`.
     Dev,
 }
 
@@ -112,19 +103,19 @@ pub enum ServeError {
     DiskFull { data_dir: PathBuf, free: u64, reserve: u64, why: Box<ServeError> },
 }
 
-/// With less than this free, what fails at a start fails for want of room.
+/// With less than this free, a failed start is reported as a full disk.
 const FULL_DISK_BYTES: u64 = 1 << 20;
 
-/// Free on the disk of a folder, as far as that can be told.
+/// Free bytes on the disk of a directory, if known.
 fn free_on_disk(dir: &Path) -> Option<u64> {
     let room = rustix::fs::statvfs(dir).ok()?;
     Some(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
-/// A master that serves.
+/// A running master.
 pub struct RunningMaster {
     address: SocketAddr,
-    /// Of an open master: its token, to be found for as long as it runs.
+    /// Of a dev master: its token, published for as long as it runs.
     dev_token: Option<Arc<PublishedToken>>,
     master: Master,
     stopping: watch::Sender<bool>,
@@ -137,8 +128,9 @@ pub struct RunningMaster {
 
 /// Starts a master as configured. `scheduler`: a process to keep running beside it.
 ///
-/// Boxed, as all that another crate awaits of a whole master: the code of a future is made by the
-/// crate that awaits it, which would compile the replica and its log once more, as its own.
+/// Boxed, as are all futures of a whole master that another crate awaits: the code of a future is
+/// made by the crate that awaits it, which would compile the replica and its log once more, as its
+/// own.
 ///
 /// # Errors
 /// What keeps it from starting.
@@ -167,10 +159,26 @@ async fn start_checking_disk(
         );
     }
     let is_full = free < FULL_DISK_BYTES;
-    result.map_err(|why| match is_full {
-        true => ServeError::DiskFull { data_dir, free, reserve, why: Box::new(why) },
-        false => why,
+    result.map_err(|why| {
+        if is_full {
+            ServeError::DiskFull { data_dir, free, reserve, why: Box::new(why) }
+        } else {
+            why
+        }
     })
+}
+
+/// The certificate of this replica; a dev master has none.
+fn load_credentials(
+    config: &Config,
+    access: AccessMode,
+    now: Time,
+) -> Result<Option<ReplicaCredentials>, FilesError> {
+    if access == AccessMode::Dev {
+        return Ok(None);
+    }
+    let files = IdentityFiles::in_data_dir(&config.data_dir);
+    ReplicaCredentials::load(files, &config.name, config.hosts(), now).map(Some)
 }
 
 async fn start(
@@ -182,13 +190,7 @@ async fn start(
     let mode = if access == AccessMode::Dev { 0o711 } else { 0o700 };
     ensure_private_dir(&config.data_dir, mode).map_err(ServeError::Disk)?;
     let disk = RealDisk::open(&config.data_dir).map_err(ServeError::Disk)?;
-    let credentials = match access {
-        AccessMode::Dev => None,
-        AccessMode::Authenticated => {
-            let files = IdentityFiles::in_data_dir(&config.data_dir);
-            Some(ReplicaCredentials::load(files, &config.name, config.hosts(), clock.wall_time())?)
-        }
-    };
+    let credentials = load_credentials(&config, access, clock.wall_time())?;
     let replica = Arc::default();
     let out_of_date = rejected_polls::expired_certificate_hook(Arc::clone(&replica), clock.clone());
     let (listener, address) = bind_listener(&mut config, credentials.as_ref(), out_of_date).await?;
@@ -219,29 +221,17 @@ async fn start(
     let dns = answer_dns(&config, &handle, supervisor.clone()).await?;
     let history = keep_history(&config, &handle, &files.history)?;
     let (stopping, stopped) = watch::channel(false);
-    let limits = config.limits();
-    let mut background_tasks = start_background_tasks(&config, access, &handle, files).await?;
-    if !membership::masters_to_join(&config.data_dir)?.is_empty() {
-        background_tasks.push(
-            supervisor
-                .spawn_finite("joining", membership::request_membership(handle, config, client)),
-        );
-    }
-    background_tasks.push(supervisor.spawn_restarting("settling refusals", {
-        let gate = authenticator.clone();
-        move || gate.clone().run_rejection_flush()
-    }));
-    if let Some(token) = dev_token.clone() {
-        let keep = move || keep_token_published(token.clone());
-        background_tasks
-            .push(supervisor.spawn_restarting("keeping the token where it is found", keep));
-    }
-    if let Some(credentials) = credentials {
-        let fresh = credentials.run_renewal(clock, master.handle().replicated().clone());
-        background_tasks.push(supervisor.spawn_essential("the renewal of the certificate", fresh));
-    }
+    let mut background_tasks =
+        start_background_tasks(&config, access, &handle, files, client).await?;
+    background_tasks.extend(start_access_tasks(
+        master.handle(),
+        &authenticator,
+        dev_token.clone(),
+        credentials,
+        clock,
+    ));
     let serving_requests =
-        listener.serve(router, authenticator, limits, until_stopped(stopped.clone()));
+        listener.serve(router, authenticator, config.limits(), until_stopped(stopped.clone()));
     let listener = supervisor.spawn_essential("the listener", serving_requests);
     let scheduler_task = scheduler.map(|process| {
         supervisor.spawn_essential(
@@ -274,15 +264,15 @@ impl RunningMaster {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Where the console of an open master is opened: behind the `#` is its token, which a browser
-    /// tells nobody.
+    /// The URL of a dev master's console: the part behind the `#` has its token, which a browser
+    /// does not send.
     #[must_use]
     pub fn console_url(&self) -> Option<Secret> {
         let token = self.dev_token.as_ref()?.token();
         Some(Secret::new(format!("{}/#token={}", self.url(), token.expose())))
     }
 
-    /// Where DNS is answered.
+    /// The address of the DNS server.
     #[must_use]
     pub fn dns_address(&self) -> Option<SocketAddr> {
         self.dns.as_ref().map(DnsServer::address)
@@ -293,8 +283,8 @@ impl RunningMaster {
         self.master.handle()
     }
 
-    /// Stops in order: the lead is handed over, then the scheduler and the listener end, then the
-    /// replica. While the listener lets requests end, the cell has a leader.
+    /// Stops in order: leadership is transferred, then the scheduler and the listener end, then the
+    /// replica. While the listener drains requests, the cell has a leader.
     pub fn stop(self) -> BoxFuture<'static, ()> {
         Box::pin(self.stop_in_order())
     }
@@ -304,7 +294,7 @@ impl RunningMaster {
         self.handle().supervisor().mark_stopping();
         self.stopping.send_replace(true);
         self.background_tasks.iter().for_each(JoinHandle::abort);
-        // Both end by themselves once told; that a task panicked was reported by it.
+        // Both end by themselves once signalled; a panicking task has been reported already.
         if let Some(supervised) = self.scheduler_task {
             drop(supervised.await);
         }
@@ -317,7 +307,7 @@ impl RunningMaster {
     }
 }
 
-/// Answers DNS where it is to be answered, for as long as the cell tells this replica anything.
+/// Runs the DNS server, if one is configured, until the master stops.
 async fn answer_dns(
     config: &Config,
     handle: &MasterHandle,
@@ -330,7 +320,7 @@ async fn answer_dns(
     DnsServer::start(listen, names, config.zone.clone(), is_over, supervisor).await.map(Some)
 }
 
-/// Starts writing history, and has usage told to it.
+/// Starts writing history, and sends usage to it.
 fn keep_history(
     config: &Config,
     handle: &MasterHandle,
@@ -342,12 +332,12 @@ fn keep_history(
         .map_err(ServeError::Disk)
 }
 
-/// Waits until the master is to stop; its end is a stop as well.
+/// Waits until the master is to stop; if the sender is dropped, that is a stop as well.
 async fn until_stopped(mut stopped: watch::Receiver<bool>) {
     drop(stopped.wait_for(|stop| *stop).await);
 }
 
-/// Binds the listener. A port that was left to the system is known only now.
+/// Binds the listener. A port chosen by the system is known only now.
 async fn bind_listener(
     config: &mut Config,
     credentials: Option<&ReplicaCredentials>,
@@ -369,7 +359,7 @@ async fn bind_listener(
     Ok((listener, address))
 }
 
-/// What the configuration says about the master's behaviour.
+/// The master's configuration.
 #[must_use]
 pub fn master_config(config: &Config) -> MasterConfig {
     let mut settings = MasterConfig::default();
@@ -385,8 +375,8 @@ pub fn master_config(config: &Config) -> MasterConfig {
     settings
 }
 
-/// What the configuration says about the store. `fingerprint`: of the cell's authority; files of
-/// one cell are refused by another of the same name.
+/// The store's configuration. `fingerprint`: that of the cell's authority; files of one cell are
+/// rejected by another of the same name.
 #[must_use]
 pub fn store_config(config: &Config, fingerprint: Option<&str>) -> cellwright_store::StoreConfig {
     let owner_text = format!("{} {}", config.cell, fingerprint.unwrap_or("open"));
@@ -417,7 +407,7 @@ fn replica_client(
     Ok(Client::new(cellwright_api::client::ApiClientConfig { tls, deadline, ..settings })?)
 }
 
-/// Everything the listener answers, and the files behind it.
+/// All routes of the listener, and the services behind them.
 fn routes(
     config: &Config,
     handle: &MasterHandle,
@@ -426,7 +416,7 @@ fn routes(
     clock: Arc<dyn Clock>,
 ) -> Result<(Router, Arc<MasterServices>), ServeError> {
     let blobs = BlobStore::open(&config.data_dir, config.blob_limit)?;
-    // The log goes on for a reserve's worth after packages are refused.
+    // When packages are rejected for space, the log still has its reserve.
     let blobs = Arc::new(blobs.with_reserve(config.disk_reserve.saturating_mul(2)));
     let replicated = handle.replicated().clone();
     let keep = usize::try_from(config.checkpoints).unwrap_or(usize::MAX);
@@ -471,7 +461,8 @@ fn routes(
     Ok((router, files))
 }
 
-/// Makes the first member of a new cell; does nothing in a cell that exists or is to be joined.
+/// Bootstraps the first member of a new cell; does nothing in a cell that exists or is to be
+/// joined.
 async fn bootstrap_if_first(
     config: &Config,
     access: AccessMode,
@@ -483,149 +474,8 @@ async fn bootstrap_if_first(
     }
     let me = Peer { name: config.name.to_string(), address: config.advertise.clone() };
     match handle.replica().bootstrap(BTreeMap::from([(config.id, me)])).await {
-        // What the disk said only shows in the status once the replica has looked at it.
+        // A disk error only appears in the status once the replica has checked it.
         Ok(()) | Err(BootstrapError::AlreadyInitialised) => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// What a running master does beside answering. A cell of one has its first users when this
-/// returns; a larger one may be waiting for its other replicas.
-async fn start_background_tasks(
-    config: &Config,
-    access: AccessMode,
-    handle: &MasterHandle,
-    files: Arc<MasterServices>,
-) -> Result<Vec<JoinHandle<()>>, ServeError> {
-    let every = Duration::from_millis(config.checkpoint_interval.0);
-    let candidates: Arc<dyn ReplicaProbe> = files.peers.clone();
-    let (blobs, blob_peers) = (files.blobs.clone(), files.peers.clone());
-    let supervisor = handle.supervisor();
-    let (raising, announcing) = (handle.clone(), handle.clone());
-    let (saving, keeping) = (handle.clone(), handle.clone());
-    let mut background_tasks = vec![
-        supervisor.spawn_restarting("saving checkpoints", move || {
-            save_checkpoints(saving.clone(), files.clone(), every)
-        }),
-        supervisor.spawn_restarting("raising the level", move || {
-            level::raise_level_periodically(raising.clone(), candidates.clone())
-        }),
-        supervisor.spawn_restarting("keeping packages", move || {
-            BlobSyncer::new(keeping.clone(), blobs.clone(), blob_peers.clone()).run()
-        }),
-        supervisor.spawn_restarting("announcing leaders", move || {
-            leadership_log::log_leader_changes(announcing.clone())
-        }),
-    ];
-    let first_commands = match access {
-        AccessMode::Dev => Some(dev_user_commands()),
-        AccessMode::Authenticated => first_requests(&config.data_dir)?
-            .map(|requests| requests.into_iter().map(|request| request.command).collect()),
-    };
-    if let Some(mut commands) = first_commands {
-        commands.push(Command::SetBounds(config.bounds));
-        // A cell that begins has no replica that knows less.
-        let next = State::default().level() + 1;
-        commands.extend((next..=LEVEL).map(|level| Command::RaiseLevel { level }));
-        let saying = submit_first_commands(handle.clone(), commands, config.data_dir.clone());
-        match handle.status().members.len() {
-            0 | 1 => saying.await,
-            _ => background_tasks.push(supervisor.spawn_finite("the first requests", saying)),
-        }
-    }
-    let (saying, bounds) = (handle.clone(), config.bounds);
-    background_tasks.push(supervisor.spawn_restarting("saying the limits", move || {
-        bounds_publisher::publish_bounds_periodically(saying.clone(), bounds)
-    }));
-    Ok(background_tasks)
-}
-
-/// Its account finds the token of an open master for as long as that runs, whoever clears files.
-async fn keep_token_published(token: Arc<PublishedToken>) {
-    const EVERY: Duration = Duration::from_secs(10);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        let again = Arc::clone(&token);
-        match tokio::task::spawn_blocking(move || again.ensure_published()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the token of this cell cannot be found"),
-            Err(_) => return,
-        }
-    }
-}
-
-/// An open master has one user to submit jobs as, with more quota than anybody needs below
-/// production: production quota is bounded by the machines, which are still to come.
-fn dev_user_commands() -> Vec<Command> {
-    let Ok(name) = Name::new(DEV_USER) else { return Vec::new() };
-    let max_amount = MAX_TOTAL;
-    let amount =
-        Resources { cpu: max_amount, ram: max_amount, disk: max_amount, disk_rate: max_amount };
-    let quota = |band| Command::SetQuota {
-        user: name.clone(),
-        band,
-        quota: Some(Quota { amount, from: Time(0), until: Time::NEVER }),
-        expect: None,
-    };
-    vec![Command::AddUser { name: name.clone() }, quota(Band::BestEffort), quota(Band::Batch)]
-}
-
-/// Whether the cell has its first user: all commands travel in one entry, so it has the rest too.
-fn is_applied(commands: &[Command], state: &State) -> bool {
-    commands.iter().any(|command| match command {
-        Command::AddUser { name } => state.user_named(name).is_some(),
-        _ => false,
-    })
-}
-
-/// Tells a new cell of its first users, as soon as this replica leads.
-async fn submit_first_commands(handle: MasterHandle, commands: Vec<Command>, data_dir: PathBuf) {
-    let mut status = handle.replica().watch();
-    let caller = Caller::Operator;
-    loop {
-        if status.wait_for(|status| status.role == Role::Leader).await.is_err() {
-            return;
-        }
-        if handle.read_linearizable().await.is_ok_and(|view| is_applied(&commands, &view.state)) {
-            break;
-        }
-        let requests = commands.iter().map(|command| (None, command.clone())).collect();
-        match handle.submit_many(&caller, requests).await {
-            Ok(_) => break,
-            Err(error) => {
-                tracing::debug!(%error, "the first users are not in the log yet");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-    }
-    if let Err(error) = forget_first_requests(&data_dir) {
-        tracing::warn!(%error, "the first requests will be repeated at the next start");
-    }
-}
-
-/// Saves a checkpoint at every interval in which something happened.
-async fn save_checkpoints(handle: MasterHandle, files: Arc<MasterServices>, every: Duration) {
-    let mut saved = handle.read().index;
-    loop {
-        failpoint("checkpoints");
-        tokio::time::sleep(every).await;
-        let view = handle.read();
-        let index = view.index;
-        if index == saved {
-            continue;
-        }
-        // What is left of the disk is the log's.
-        let room = handle.replica().disk_space();
-        if room.is_low() {
-            tracing::warn!(room.free, "no checkpoint is saved: the disk is getting full");
-            continue;
-        }
-        let files = files.clone();
-        let done = tokio::task::spawn_blocking(move || files.checkpoints.save(&view)).await;
-        match done {
-            Ok(Ok(_)) => saved = index,
-            Ok(Err(error)) => tracing::warn!(%error, "no checkpoint was saved"),
-            Err(error) => tracing::warn!(%error, "no checkpoint was saved"),
-        }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// A folder that goes away with the test.
+/// A directory that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -84,8 +84,8 @@ async fn run_one_task(master: &RunningMaster) {
     submit(master, Command::TaskReports { machine: MachineId(0), incarnation: 1, reports }).await;
 }
 
-/// Asks for the address of `web.dev.main.cell.internal` in bytes: the code of the answer, and the
-/// last four bytes of the first record, which are its address if it has one.
+/// Queries the address of `web.dev.main.cell.internal` in DNS wire format: the response code, the
+/// number of answers, and the address in the first record, if it has one.
 async fn query_dns(dns: SocketAddr) -> (u8, u16, Option<Ipv4Addr>) {
     let mut query = vec![0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["web", "dev", "main", "cell", "internal"] {

@@ -1,11 +1,11 @@
-//! Old days move from SQLite into Parquet files, and the oldest are forgotten.
+//! The archive: moves old days from SQLite into Parquet files and enforces retention.
 //!
-//! A day moves in two steps: its file is written and synced under a name that no list has yet; then
-//! one transaction puts the file on the list and takes the rows away. Killed in between, the file
-//! is a stray that the next start removes. A reader sees the list and the rows of one moment.
+//! A day moves in two steps: its file is written and synced under a name that is on no list yet;
+//! then one transaction puts the file on the list and deletes the rows. Killed in between, the file
+//! is a stray that the next start deletes. A reader sees the list and the rows of one moment.
 //!
-//! Rejected: appending to one file a table. A Parquet file is finished when it is closed, and a
-//! folder of days is what other programs expect.
+//! Rejected: appending to one file per table. A Parquet file is finished when it is closed, and a
+//! directory of days is what other programs expect.
 
 use crate::columns::ParquetWriter;
 use crate::day::{MILLIS, day_of};
@@ -23,7 +23,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) const ARCHIVE_FOLDER: &str = "archive";
-/// Pages given back to the disk at a time.
+/// Pages returned to the file system at a time.
 const PAGES_PER_VACUUM: u32 = 20_000;
 
 /// A file of old rows.
@@ -35,7 +35,7 @@ pub(crate) struct Archive {
     pub last: i64,
 }
 
-/// What [`History::enforce_retention`] did.
+/// The result of [`History::enforce_retention`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionResult {
     pub archived_rows: u64,
@@ -43,51 +43,52 @@ pub struct RetentionResult {
 }
 
 impl History {
-    /// Moves days that are old by now and forgets what is beyond the bounds.
+    /// Archives days that are old by now and deletes what is beyond the limits.
     ///
     /// # Errors
-    /// When a file or the database refuses. What was done stays done.
+    /// When an operation on a file or the database fails. What was done stays done.
     pub fn enforce_retention(&mut self, now: Time) -> Result<RetentionResult, HistoryError> {
-        let mut tidied = RetentionResult::default();
+        let mut result = RetentionResult::default();
         let line = day_of(now.0.saturating_sub(self.settings.recent.0));
         for table in RAW {
             while let Some(day) = oldest_recent_day(&self.db, table)?.filter(|day| *day < line) {
-                tidied.archived_rows += self.archive_day(table, &day)?;
+                result.archived_rows += self.archive_day(table, &day)?;
             }
         }
         let line = day_of(now.0.saturating_sub(self.settings.keep.0));
         while let Some(day) = self.oldest_day()?.filter(|day| *day < line) {
             self.delete_day(&day)?;
-            tidied.forgotten_days += 1;
+            result.forgotten_days += 1;
         }
-        // The newest day stays whatever it takes: it is still being written.
+        // The newest day stays whatever its size: it is still being written.
         let today = day_of(now.0);
         while self.disk_bytes()? > self.settings.max_bytes {
             let Some(day) = self.oldest_day()?.filter(|day| *day < today) else { break };
             self.delete_day(&day)?;
-            tidied.forgotten_days += 1;
+            result.forgotten_days += 1;
         }
-        if tidied != RetentionResult::default() {
+        if result != RetentionResult::default() {
             self.vacuum()?;
         }
         self.checkpoint_if_large()?;
-        Ok(tidied)
+        Ok(result)
     }
 
-    /// What all of it takes on the disk, space that is free within the database apart.
+    /// Disk space used by the whole history, without free space inside the database.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// When reading from the database fails.
     pub fn disk_bytes(&self) -> Result<u64, HistoryError> {
-        let ask = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-        let pages = ask("page_count")? - ask("freelist_count")?;
-        let recent = pages.saturating_mul(ask("page_size")?);
+        let pragma =
+            |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let pages = pragma("page_count")? - pragma("freelist_count")?;
+        let recent = pages.saturating_mul(pragma("page_size")?);
         let sql = "SELECT coalesce(sum(bytes), 0) FROM archives";
         let old: i64 = self.db.query_row(sql, [], |row| row.get(0))?;
         Ok(u64::try_from(recent.saturating_add(old)).unwrap_or(0))
     }
 
-    /// Files that no list has: of a move that was cut short, or forgotten and not yet removed.
+    /// Files on no list: of an interrupted archiving, or dropped from the list and not yet deleted.
     pub(crate) fn delete_strays(&mut self) -> Result<(), HistoryError> {
         let mut known = BTreeSet::new();
         let mut select = self.db.prepare("SELECT file FROM archives")?;
@@ -135,7 +136,7 @@ impl History {
         Ok(stats.rows)
     }
 
-    /// The oldest day that anything raw is kept of.
+    /// The oldest day with raw rows.
     fn oldest_day(&self) -> Result<Option<String>, HistoryError> {
         let sql = "SELECT min(day) FROM archives";
         let mut oldest: Option<String> = self.db.query_row(sql, [], |row| row.get(0))?;
@@ -182,7 +183,7 @@ impl History {
         Ok(())
     }
 
-    /// Free pages go back to the disk, a few at a time so that readers are not held up.
+    /// Returns free pages to the file system, a few at a time so that readers are not held up.
     fn vacuum(&mut self) -> Result<(), HistoryError> {
         let free = |db: &Connection| {
             db.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0))
@@ -216,7 +217,7 @@ pub(crate) fn archives(
     rows.collect()
 }
 
-/// Whether there is a folder of history at all.
+/// Whether there is a history directory at all.
 #[must_use]
 pub fn exists(dir: &Path) -> bool {
     dir.join(DATABASE_FILE).is_file()
@@ -238,7 +239,7 @@ pub(crate) fn day_bounds(day: &str) -> (i64, i64) {
     };
     let Some(date) = date() else { return (0, 0) };
     let first = date.midnight().assume_utc().unix_timestamp().saturating_mul(1000);
-    // Times that no calendar knows are filed under its last day.
+    // Times beyond the calendar belong to its last day.
     let after = if date == time::Date::MAX { i64::MAX } else { first + to_sql_integer(MILLIS) };
     (first, after)
 }

@@ -1,7 +1,7 @@
 //! Parquet files of one table and one day, written and read column by column.
 //!
-//! The files are ordinary: DuckDB, Spark or Trino read them as they are. Rows keep the order they
-//! had, which is that of time, so the statistics of a row group tell whether it is worth opening.
+//! The files are ordinary: DuckDB, Spark or Trino read them as they are. Rows keep their order,
+//! which is that of time, so the statistics of a row group tell whether it is worth reading.
 //!
 //! Rejected: the Arrow reader and writer of the same library. They bring forty crates, and rows
 //! come from SQLite and go back to it one by one.
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Rows that are decoded together.
 pub(crate) const ROW_GROUP_ROWS: usize = 64 << 10;
 
-/// The table as Parquet describes it.
+/// The Parquet schema of the table.
 fn parquet_schema(table: &Table) -> String {
     let column_schema = |column: &Column| {
         let rule = if column.required { "REQUIRED" } else { "OPTIONAL" };
@@ -43,7 +43,7 @@ fn parquet_schema(table: &Table) -> String {
 pub(crate) struct ParquetWriter {
     table: &'static Table,
     file: SerializedFileWriter<File>,
-    /// Of the row group that is gathered, column by column.
+    /// The current row group, column by column.
     buffered: Vec<Vec<Value>>,
 }
 
@@ -79,7 +79,7 @@ impl ParquetWriter {
         Ok(())
     }
 
-    /// The file, for syncing.
+    /// Finishes the file and returns it, for syncing.
     pub fn close(mut self) -> Result<File, ParquetError> {
         self.flush()?;
         self.file.into_inner()
@@ -139,12 +139,12 @@ impl Decoded {
 
 /// Reads a file of one table.
 ///
-/// The library panics on some damaged files. SQLite, which calls us, cannot be unwound through, so
-/// a panic would end the master; here it becomes an error like any other.
+/// The library panics on some damaged files. SQLite, our caller, cannot be unwound through, so a
+/// panic would end the master; here it becomes an error like any other.
 pub(crate) struct ParquetReader {
     file: SerializedFileReader<File>,
-    /// Where the file has each column of the table; a file of an older build may lack some that
-    /// may be absent.
+    /// Position in the file of each column of the table; a file of an older build may lack some of
+    /// the optional ones.
     column_positions: Vec<Option<usize>>,
 }
 
@@ -175,7 +175,7 @@ impl ParquetReader {
         usize::try_from(rows).unwrap_or(0)
     }
 
-    /// The first and the last time in a group, if the file says.
+    /// The first and the last time in a group, if the file has them.
     pub fn time_range(&self, group: usize) -> Option<(i64, i64)> {
         let position = self.column_positions.first().copied().flatten()?;
         let column = self.file.metadata().row_group(group).column(position);
@@ -185,7 +185,7 @@ impl ParquetReader {
         }
     }
 
-    /// Nothing where the file has no such column.
+    /// `None` where the file has no such column.
     pub fn column(&self, group: usize, at: usize) -> Result<Option<Decoded>, ParquetError> {
         let Some(position) = self.column_positions.get(at).copied().flatten() else {
             return Ok(None);
@@ -195,7 +195,7 @@ impl ParquetReader {
 
     fn decode(&self, group: usize, position: usize) -> Result<Decoded, ParquetError> {
         let rows = self.row_count(group);
-        // Not what the file says, as long as nothing of it has been read.
+        // Not the number in the file, as long as no row of it has been read.
         let room = rows.min(ROW_GROUP_ROWS);
         let mut levels = Vec::new();
         let (found, read) = match self.file.get_row_group(group)?.get_column_reader(position)? {
@@ -223,7 +223,7 @@ fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T,
     done.unwrap_or_else(|_| Err(ParquetError::General("what it says makes no sense".into())))
 }
 
-/// Puts what is absent back among what is there.
+/// Inserts `None` for absent values among the present ones.
 fn spread_nulls<T>(values: Vec<T>, levels: &[i16]) -> Vec<Option<T>> {
     if levels.is_empty() {
         return values.into_iter().map(Some).collect();

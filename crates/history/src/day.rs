@@ -1,10 +1,10 @@
-//! Days, UTC, as text: they sort as they follow each other.
+//! Days, UTC, as text: their text order is their order in time.
 
 use time::{Date, OffsetDateTime};
 
 pub const MILLIS: u64 = 86_400_000;
 
-/// `2026-11-15`. Times that no calendar knows count as the last day of the year 9999.
+/// `2026-11-15`. Times beyond the calendar count as the last day of the year 9999.
 #[must_use]
 pub fn day_of(millis: u64) -> String {
     let seconds = i64::try_from(millis / 1000).unwrap_or(i64::MAX);

@@ -1,9 +1,9 @@
-//! Random statements over random rows: a folder of history answers as plain SQLite does.
+//! Differential test: random statements over random rows; history answers as plain SQLite does.
 //!
-//! The same rows are in a folder, most days of them in Parquet files, and in tables of a database
-//! in memory that has nothing of ours. What the views, the virtual table and its bounds do to a
-//! query would show as another answer. `CELL_DIFFERENTIAL=1000000` asks for as many statements, and
-//! `CELL_DIFFERENTIAL_SEED` for others; a failure names the seed and the statement.
+//! The same rows are in a history directory, most days of them in Parquet files, and in ordinary
+//! tables of a database in memory. Any effect of the views, the virtual table or its bounds on a
+//! query would show as a different answer. `CELL_DIFFERENTIAL=1000000` sets the number of
+//! statements, and `CELL_DIFFERENTIAL_SEED` the seed; a failure names the seed and the statement.
 
 mod statement;
 
@@ -18,12 +18,12 @@ use statement::{Statement, StatementGenerator, TestRng};
 
 type Rows = Result<Vec<Vec<Value>>, String>;
 
-/// What takes some seconds.
+/// Takes some seconds.
 const DEFAULT_STATEMENTS: u64 = 1000;
 /// Days of rows.
 const DAYS: u64 = 12;
-/// Rows of each table, and the day on which old ones are archived: nothing at all, all of it
-/// recent, all archived, and days on both sides.
+/// Rows of each table, and the day on which old ones are archived: no rows, all recent, all
+/// archived, and days on both sides.
 const WORLDS: [(usize, u64); 6] = [(0, 0), (60, 0), (60, DAYS + 8), (150, 9), (12, 8), (60, 12)];
 
 fn bounds() -> QueryLimits {
@@ -71,16 +71,16 @@ impl World {
     }
 }
 
-/// As the views show it ([`CsvFile::shown`]).
+/// As the views do it ([`Table::select_list`]).
 fn rename_package(value: &mut SqlValue) {
     if *value == SqlValue::Text("blob".into()) {
         *value = SqlValue::Text("package".into());
     }
 }
 
-/// Few values, so that groups have rows; some that are easily mistaken for each other.
+/// Few distinct values, so that groups have rows; some that are easily mistaken for each other.
 fn row(rng: &mut TestRng, table: &Table, at: u64) -> Vec<SqlValue> {
-    let one = |column: &Column| {
+    let random_value = |column: &Column| {
         if !column.required && rng.one_in(3) {
             return SqlValue::Null;
         }
@@ -106,13 +106,13 @@ fn row(rng: &mut TestRng, table: &Table, at: u64) -> Vec<SqlValue> {
         };
         SqlValue::Text(rng.pick(texts).to_owned())
     };
-    table.columns.iter().map(one).collect()
+    table.columns.iter().map(random_value).collect()
 }
 
-/// Errors are alike: the words for them differ.
+/// Errors count as equal: their messages differ.
 fn results_agree(left: &Rows, other: &Rows, statement: &Statement) -> bool {
     let (Ok(left), Ok(other)) = (left, other) else { return left.is_err() && other.is_err() };
-    // As text, for numbers of two kinds may be equal.
+    // Compared as text, because numbers of two types may be equal.
     let mut texts = [left, other]
         .map(|rows| rows.iter().map(|row| format!("{row:?}")).collect::<Vec<String>>());
     if !statement.is_ordered {

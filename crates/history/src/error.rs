@@ -1,4 +1,4 @@
-//! Why the store cannot go on.
+//! Errors of the history store.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What one event of the feed becomes: a row, and the sums it adds to. A pure function of the event
-//! and the names known by then, so that history can be made again from the feed.
+//! Turns an event of the feed into a row, and into the sums it adds to. A pure function of the
+//! event and the names known by then, so that history can be rebuilt from the feed.
 
 use crate::day::day_of;
 use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table};
@@ -11,19 +11,19 @@ use cellwright_cell::task::ExitClass;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
 
-/// One event of the feed, with the name its row had.
+/// One event of the feed, with the name of its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedEvent {
     pub index: u64,
     pub position: u32,
-    /// `user/job/index`, `user/job`, or the name of what it is about.
+    /// `user/job/index`, `user/job`, or the name of the object.
     pub object: String,
-    /// What the row was called that the reason names, if it names one.
+    /// The name of the object that the reason refers to, if there is one.
     pub related_object: Option<String>,
     pub event: Event,
 }
 
-/// Names of machines: events say numbers, and a number is given to another machine in time.
+/// Names of machines: events have ids, and an id is given to another machine in time.
 pub type MachineNames = BTreeMap<MachineId, String>;
 
 pub(crate) struct Row {
@@ -31,7 +31,7 @@ pub(crate) struct Row {
     pub values: Vec<Value>,
 }
 
-/// What the fold learns of a machine's name from this event.
+/// The machine's name in this event, if it has one.
 pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
     match event.event.what {
         EventKind::Machine { machine, .. } => Some((machine, &event.object)),
@@ -39,7 +39,7 @@ pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
     }
 }
 
-/// The machine an event mentions beside what it is about.
+/// The machine that an event mentions beside its object.
 pub(crate) fn mentioned_machine(event: &Event) -> Option<MachineId> {
     match &event.what {
         EventKind::Task { change, .. } => change_machine(*change),
@@ -106,7 +106,7 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
     Row { table, values }
 }
 
-/// SQLite's integers have a sign. Times and indices beyond it are beyond the end of time.
+/// SQLite's integers are signed. Times and indices beyond their range are clamped to the largest.
 pub(crate) fn to_sql_integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -163,7 +163,7 @@ fn change_machine(change: TaskChange) -> Option<MachineId> {
     }
 }
 
-/// How a run ended, if that is what happened or the reason of it.
+/// How a run ended, if that is the event or its reason.
 fn exit_class(event: &Event) -> Option<ExitClass> {
     match (&event.what, &event.reason) {
         (EventKind::Task { change: TaskChange::GaveUp { exit, .. }, .. }, _)
@@ -177,7 +177,7 @@ fn number_of(exit: Option<ExitClass>) -> Value {
     number.map_or(Value::Null, |number| Value::Integer(i64::from(number)))
 }
 
-/// The row that the reason names.
+/// The object that the reason refers to.
 fn reason_object(event: &FeedEvent) -> Option<String> {
     match (&event.event.reason, &event.related_object) {
         (Reason::Preempted { .. }, Some(task)) => Some(format!("by {task}")),
@@ -188,7 +188,7 @@ fn reason_object(event: &FeedEvent) -> Option<String> {
     }
 }
 
-/// The event in a word, and the numbers it carries.
+/// The name of the event, and its numbers.
 fn event_word(event_kind: &EventKind) -> (&'static str, Option<String>) {
     match event_kind {
         EventKind::Task { change, .. } => (task_word(*change), task_detail(*change)),
@@ -223,7 +223,7 @@ fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
     }
 }
 
-/// What a task's event says beyond its word.
+/// The details of a task's event beyond its name.
 fn task_detail(change: TaskChange) -> Option<String> {
     match change {
         TaskChange::Left { notice, .. } => Some(notice.describe().to_owned()),

@@ -1,15 +1,17 @@
-//! History: what happened in the cell and what its tasks used, in tables that answer SQL.
+//! History: events of the cell and resource usage of its tasks, in tables that answer SQL queries.
 //!
-//! [`History`] is the one writer of a folder. It folds the event feed into SQLite, its cursor in
-//! the same transaction, and moves old days into Parquet files beside it. [`HistoryReader`] answers
-//! queries over both while the writer goes on. The tables are described in [`tables`].
+//! [`History`] is the one writer of a history directory. It folds the event feed into SQLite, its
+//! cursor in the same transaction, and moves old days into Parquet files beside it.
+//! [`HistoryReader`] answers queries over both while the writer continues. The tables are described
+//! in [`tables`].
 //!
-//! What the disk does to any of it is seen (`crate::page_checksums`) before an answer is given from it, or
-//! soon after where it is large, and what is damaged is set aside and made again.
+//! Damage by the disk is detected by checksums (`crate::page_checksums`) before a query is
+//! answered, or soon after for a large database; damaged files are set aside and rebuilt
+//! (`crate::repair`).
 //!
-//! Events follow from the feed: a folder that is lost is made again as far back as the feed
-//! reaches. Usage is in no feed; replicas fetch from each other what each has written
-//! (`crate::usage_exchange`). Nothing in the cell waits for any of it.
+//! Events come from the feed: a lost directory is rebuilt as far back as the feed reaches. Usage is
+//! in no feed; replicas fetch from each other what each has written (`crate::usage_exchange`).
+//! Nothing in the cell waits for any of it.
 
 mod archive;
 mod columns;

@@ -1,7 +1,7 @@
-//! Archives as another program sees them: DuckDB, which knows nothing of this one.
+//! Archives are readable by another program: DuckDB, which knows nothing of this one.
 //!
-//! `scripts/install-tools.sh test` puts it, as a library of Python, where this looks for it. The
-//! reader of the library that writes the files would agree with its own mistakes.
+//! `scripts/install-tools.sh test` installs it, as a Python library, where this test looks for it.
+//! The reader of the library that writes the files would agree with its own mistakes.
 
 use crate::query::Value;
 use crate::store::History;
@@ -10,7 +10,7 @@ use cellwright_cell::time::Time;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// One line a row, columns apart by tabs, `None` for what is absent.
+/// One line per row, columns separated by tabs, `None` for absent values.
 const SCRIPT: &str = "
 import duckdb, sys
 for row in duckdb.sql(sys.argv[1]).fetchall():

@@ -1,21 +1,20 @@
 //! Checksums of the pages of SQLite's file, which SQLite itself does not keep.
 //!
-//! In WAL mode the database changes at checkpoints alone, and those are made here: what a
-//! checkpoint puts into the file is hashed from the log of changes, whose frames have checksums of
-//! their own, and written beside the file. A page that does not hash to what was written was
-//! damaged; so was one that a change was made on top of, which is looked at before the change is
-//! taken over.
+//! In WAL mode the database changes only at checkpoints, and those are made here: the pages that a
+//! checkpoint writes into the file are hashed from the WAL, whose frames have checksums of their
+//! own, and the hashes are written beside the file. A page that does not match its checksum was
+//! damaged; so was one on top of which a change was made, which is checked before the checkpoint.
 //!
-//! What the pages will be is durable beside the list in force *before* a checkpoint, so that no
-//! refused write after it leaves pages that nobody vouches for. Which of the two lists is true is
-//! told by the log of changes: SQLite begins a new one, with another mark in its header, only when
-//! all of the old one is in the database, and only a checkpoint made here puts it there. As long as
-//! the log that the new list was made of is there, the old list and that log explain every page;
-//! once it is not, the new list does.
+//! The checksums after a checkpoint are durable beside the list in force *before* it, so that no
+//! failed write after it leaves pages without checksums. The WAL decides which of the two lists is
+//! valid: SQLite begins a new one, with another salt in its header, only when all of the old one is
+//! in the database, and only a checkpoint made here puts it there. As long as the WAL that the new
+//! list was made of is there, the old list and that WAL explain every page; once it is not, the new
+//! list does.
 //!
 //! Rejected: SQLite's `cksumvfs`, which is not part of the library's build and would have to be
-//! loaded as foreign code; `PRAGMA integrity_check`, which sees that trees are well-formed and not
-//! that a number in a row is the one that was written.
+//! loaded as foreign code; `PRAGMA integrity_check`, which checks that trees are well-formed and
+//! not that a number in a row is the one that was written.
 
 use crate::error::HistoryError;
 use crate::store::{BUSY_TIMEOUT, DATABASE_FILE};
@@ -30,31 +29,31 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"CELLSUM2";
 pub(crate) const CHECKSUM_FILE: &str = "recent.sums";
-/// The list that a checkpoint under way, or one that could not be finished, leads to.
+/// The checksums after a checkpoint that is under way or was interrupted.
 pub(crate) const NEXT_CHECKSUM_FILE: &str = "recent.sums.new";
 const LOCK_FILE: &str = "recent.sums.lock";
 /// Pages read at a time.
 const PAGES_PER_READ: usize = 256;
 const WAL_HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
-/// Stands for a page that no change ever brought. There is one in every database beyond a gigabyte,
+/// Stands for a page that was never written. There is one in every database beyond a gigabyte,
 /// where SQLite puts its locks and no data.
 const NO_CHECKSUM: u64 = 0;
 
-/// What is in the database, page by page.
+/// The checksums of the database, page by page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PageChecksums {
     page_size: u32,
-    /// The log of changes whose end this is.
+    /// The salt of the WAL that these checksums include.
     wal_salt: [u8; 8],
     checksums: Vec<u64>,
 }
 
-/// What the log of changes has beyond the database.
+/// What the WAL has beyond the database.
 #[derive(Debug, Default)]
 struct Wal {
     page_size: u32,
-    /// What SQLite chose for this log and for no other; zeros where there is no log.
+    /// The salt that SQLite chose for this WAL and no other; zeros where there is no WAL.
     salt: [u8; 8],
     /// Hashes of every committed version of a page, oldest first.
     page_versions: BTreeMap<u32, Vec<u64>>,
@@ -63,11 +62,11 @@ struct Wal {
     frames: u64,
 }
 
-/// Takes over what is in the log of changes, if nobody reads an older moment, and writes down what
-/// the pages are then.
+/// Checkpoints the WAL, if no reader needs an older snapshot, and writes the checksums of the
+/// pages.
 ///
 /// # Errors
-/// When a page is damaged, or a file or the database refuses.
+/// When a page is damaged, or an operation on a file or the database fails.
 pub(crate) fn checkpoint(db: &Connection, dir: &Path) -> Result<(), HistoryError> {
     let _alone = lock(dir)?;
     let wal = read_wal(dir)?;
@@ -99,19 +98,19 @@ pub(crate) fn checkpoint(db: &Connection, dir: &Path) -> Result<(), HistoryError
     if known.is_none() || wal.frames > 0 {
         activate_next_checksums(dir)?;
     }
-    // What was taken over need not be read again; whoever still reads it is not waited for.
+    // A checkpointed WAL need not be read again; readers that still use it are not waited for.
     db.busy_timeout(Duration::ZERO)?;
-    let emptied = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    let truncated = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     db.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(emptied?)
+    Ok(truncated?)
 }
 
-/// Looks at every page.
+/// Verifies every page.
 ///
 /// # Errors
-/// The first page that is not as it was written.
+/// The first page that does not match its checksum.
 pub(crate) fn verify(dir: &Path) -> Result<(), HistoryError> {
-    // Whoever may only read cannot lock, and then looks at a file that nobody changes.
+    // A process without write access cannot lock, and then verifies a file that no other changes.
     let _alone = lock(dir).ok();
     let wal = loop {
         let (before, wal) = (wal_frames(dir), read_wal(dir)?);
@@ -129,7 +128,7 @@ pub(crate) fn verify(dir: &Path) -> Result<(), HistoryError> {
     check_pages(dir, &sums, &wal, all)
 }
 
-/// How many frames SQLite says are in the log of changes, in the index that its connections share.
+/// The number of frames in the WAL, from the index that SQLite's connections share.
 fn wal_frames(dir: &Path) -> Option<u64> {
     let mut head = [0; 20];
     let file = File::open(dir.join(format!("{DATABASE_FILE}-shm"))).ok()?;
@@ -138,12 +137,12 @@ fn wal_frames(dir: &Path) -> Option<u64> {
     Some(u64::from(u32::from_ne_bytes(*count)))
 }
 
-/// How large the database is.
+/// Size of the database file.
 pub(crate) fn database_size(dir: &Path) -> u64 {
     fs::metadata(dir.join(DATABASE_FILE)).map_or(0, |about| about.len())
 }
 
-/// How much waits to be taken over.
+/// Size of the WAL, which waits for a checkpoint.
 pub(crate) fn wal_size(dir: &Path) -> u64 {
     fs::metadata(wal_path(dir)).map_or(0, |about| about.len())
 }
@@ -175,14 +174,14 @@ fn check_pages(
         }
         let at = (page - held.0) as usize * size;
         let found = held.1.get(at..at + size).map(xxh3_64);
-        // A change that waits may be in the file already: a checkpoint that was cut short.
-        let waits = || {
+        // A change in the WAL may be in the file already, after an interrupted checkpoint.
+        let is_in_wal = || {
             wal.page_versions.get(&page).is_some_and(|all| found.is_some_and(|h| all.contains(&h)))
         };
-        if found != Some(*expected) && !waits() {
-            // A file that shrinks has its new length in the changes that wait.
-            let is_given_back = wal.frames > 0 && page > wal.page_count && found.is_none();
-            if !is_given_back {
+        if found != Some(*expected) && !is_in_wal() {
+            // A file that shrinks has its new length in the WAL.
+            let is_truncated = wal.frames > 0 && page > wal.page_count && found.is_none();
+            if !is_truncated {
                 return Err(damaged(page));
             }
         }
@@ -201,7 +200,7 @@ fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// One at a time looks at the file or changes it, in any process.
+/// Only one process or thread at a time verifies the file or changes it.
 fn lock(dir: &Path) -> Result<File, HistoryError> {
     let path = dir.join(LOCK_FILE);
     let mut options = OpenOptions::new();
@@ -211,7 +210,7 @@ fn lock(dir: &Path) -> Result<File, HistoryError> {
     Ok(file)
 }
 
-/// What the pages are once all of the log of changes is in the database.
+/// The checksums once all of the WAL is in the database.
 fn after_checkpoint(sums: &PageChecksums, wal: &Wal) -> PageChecksums {
     let mut pages = sums.checksums.clone();
     pages.resize(wal.page_count as usize, NO_CHECKSUM);
@@ -224,7 +223,7 @@ fn after_checkpoint(sums: &PageChecksums, wal: &Wal) -> PageChecksums {
     PageChecksums { page_size: wal.page_size, wal_salt: wal.salt, checksums: pages }
 }
 
-/// The pages of a database that nobody wrote down yet, or of which that is lost.
+/// The checksums of a database without a list, or whose list is lost.
 fn initial_checksums(
     db: &Connection,
     dir: &Path,
@@ -241,8 +240,7 @@ fn initial_checksums(
     Ok(PageChecksums { page_size, wal_salt: wal.salt, checksums: pages })
 }
 
-/// The list that is true beside this log of changes, and whether it is the one that a checkpoint
-/// led to which could not be finished.
+/// The list that is valid beside this WAL, and whether it is that of an interrupted checkpoint.
 fn read_checksums(dir: &Path, wal: &Wal) -> Result<(Option<PageChecksums>, bool), HistoryError> {
     let next = parse_checksums(dir.join(NEXT_CHECKSUM_FILE))?;
     match next.filter(|next| next.wal_salt != wal.salt) {
@@ -257,7 +255,7 @@ fn parse_checksums(path: PathBuf) -> Result<Option<PageChecksums>, HistoryError>
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(why) => return Err(HistoryError::File { path, why }),
     };
-    let sound = || {
+    let parse = || {
         let (body, sum) = bytes.split_last_chunk::<8>()?;
         if u64::from_le_bytes(*sum) != xxh3_64(body) || body.get(..8)? != MAGIC {
             return None;
@@ -271,12 +269,12 @@ fn parse_checksums(path: PathBuf) -> Result<Option<PageChecksums>, HistoryError>
             checksums: checksums.iter().map(|word| u64::from_le_bytes(*word)).collect(),
         })
     };
-    // One that does not read vouches for nothing; it is made again at the next checkpoint.
-    Ok(sound())
+    // An unreadable list is worth nothing; it is written again at the next checkpoint.
+    Ok(parse())
 }
 
-/// Writes what a checkpoint will lead to. Before that the log it was read from is made durable: a
-/// power cut that took the log would make a list true that the database is not as.
+/// Writes the checksums after the checkpoint. Before that the WAL they are computed from is made
+/// durable: a power cut that lost the WAL would make a list valid that does not match the database.
 fn write_next_checksums(dir: &Path, sums: &PageChecksums) -> Result<(), HistoryError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&sums.page_size.to_le_bytes());
@@ -303,7 +301,7 @@ fn write_next_checksums(dir: &Path, sums: &PageChecksums) -> Result<(), HistoryE
     expected().map_err(HistoryError::file(&path))
 }
 
-/// Everything that the new list was made of is in the database.
+/// Makes the new list the valid one: all of its WAL is in the database.
 fn activate_next_checksums(dir: &Path) -> Result<(), HistoryError> {
     let path = dir.join(CHECKSUM_FILE);
     let renamed = fs::rename(dir.join(NEXT_CHECKSUM_FILE), &path);
@@ -315,8 +313,8 @@ fn wal_path(dir: &Path) -> PathBuf {
     dir.join(format!("{DATABASE_FILE}-wal"))
 }
 
-/// Reads the log of changes as SQLite does after a crash: up to the last change whose frames are
-/// all sound.
+/// Reads the WAL as SQLite does after a crash: up to the last transaction whose frames are all
+/// valid.
 fn read_wal(dir: &Path) -> Result<Wal, HistoryError> {
     let path = wal_path(dir);
     let mut file = match File::open(&path) {
@@ -359,7 +357,7 @@ fn read_wal(dir: &Path) -> Result<Wal, HistoryError> {
     Ok(wal)
 }
 
-/// Whether there were as many bytes as that.
+/// Reads exactly that many bytes; false when the file ends before.
 fn read_exact_or_end(from: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -368,7 +366,7 @@ fn read_exact_or_end(from: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool>
     }
 }
 
-/// The checksum of SQLite's log of changes, carried on over these bytes.
+/// The checksum of SQLite's WAL, continued over these bytes.
 fn wal_checksum(from: (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
     let (mut sum1, mut sum2) = from;
     for pair in bytes.as_chunks::<8>().0 {
@@ -382,7 +380,7 @@ fn wal_checksum(from: (u32, u32), bytes: &[u8], is_big: bool) -> (u32, u32) {
     (sum1, sum2)
 }
 
-/// Four bytes at a place that is there.
+/// Four bytes at a position that exists.
 fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let mut four = [0; 4];
     four.copy_from_slice(&bytes[at..at + 4]);

@@ -1,5 +1,5 @@
-//! Flipped bits and cuts in the files of history: seen before an answer is given from them, and
-//! mended from the feed.
+//! Flipped bits and truncations in the files of history: detected before a query is answered from
+//! them, and repaired from the feed.
 
 use crate::page_checksums::{self, CHECKSUM_FILE, NEXT_CHECKSUM_FILE};
 use crate::query::{HistoryReader, QueryError, QueryLimits};
@@ -91,8 +91,8 @@ fn changes_that_wait_are_guarded_and_survive_a_crash_at_any_moment() {
     let events = feed(200, 40);
     history.ingest(FeedSlice { events: &events, gap: false }, &|_| None).unwrap();
     let good = count(&folder).unwrap();
-    // Killed before, and in the middle of taking over: the pages are in the file, the list of
-    // them is the old one.
+    // Killed before a checkpoint, and in the middle of one: the pages are in the file, their list
+    // is the old one.
     let sums = fs::read(folder.path().join(CHECKSUM_FILE)).unwrap();
     let copy = Folder::new();
     fs::create_dir_all(copy.path()).unwrap();
@@ -119,7 +119,7 @@ fn a_list_of_pages_that_cannot_be_written_makes_no_damage() {
     let checkpoint_result = page_checksums::checkpoint(&history.db, folder.path());
     assert!(matches!(checkpoint_result, Err(HistoryError::File { .. })), "{checkpoint_result:?}");
     fs::remove_dir(folder.path().join(NEXT_CHECKSUM_FILE)).unwrap();
-    // SQLite begins a log anew that is all in the database.
+    // SQLite restarts a WAL that is all in the database.
     history.ingest(FeedSlice { events: &events[200..], gap: false }, &|_| None).unwrap();
     page_checksums::verify(folder.path()).unwrap();
     page_checksums::checkpoint(&history.db, folder.path()).unwrap();
@@ -137,11 +137,11 @@ fn a_list_of_pages_that_was_not_put_in_force_is_put_in_force_later() {
     page_checksums::checkpoint(&history.db, folder.path()).unwrap();
     let new = fs::read(&list).unwrap();
     assert_ne!(new, old);
-    let refuse = || {
+    let fail_rename = || {
         fs::rename(&list, &next).unwrap();
         fs::write(&list, &old).unwrap();
     };
-    refuse();
+    fail_rename();
     page_checksums::verify(folder.path()).unwrap();
     history.ingest(FeedSlice { events: &events[200..], gap: false }, &|_| None).unwrap();
     page_checksums::verify(folder.path()).unwrap();
@@ -183,7 +183,7 @@ fn damage_under_a_change_is_not_taken_over_as_if_it_had_been_written() {
     let mut history = checkpointed_history(&folder, 100);
     let path = folder.path().join(DATABASE_FILE);
     let mut page_one = fs::read(&path).unwrap();
-    // A byte that no reader minds, on a page that every change touches.
+    // A byte that no reader depends on, on a page that every change touches.
     page_one[75] ^= 1;
     let file = fs::File::options().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &page_one[..100], 0).unwrap();
@@ -254,12 +254,12 @@ fn a_damaged_archive_answers_no_query_until_it_is_there_again() {
         fs::write(&files[2], &whole).unwrap();
         assert_eq!(history.scrub().unwrap(), Vec::<String>::new(), "{at}");
         assert_eq!(count(&folder).unwrap(), good);
-        let marked = files[2].with_extension("parquet.damaged");
-        if marked.exists() {
-            fs::remove_file(marked).unwrap();
+        let damaged = files[2].with_extension("parquet.damaged");
+        if damaged.exists() {
+            fs::remove_file(damaged).unwrap();
         }
     }
-    // The archives are carried over when the database is begun anew.
+    // The archives are kept when the database is created anew.
     page_checksums::checkpoint(&history.db, folder.path()).unwrap();
     drop(history);
     flip(&folder.path().join(DATABASE_FILE), 20_000);

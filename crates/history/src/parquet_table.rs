@@ -1,6 +1,6 @@
-//! Parquet files as a table of SQLite: the one module with the word `unsafe` in it.
+//! Parquet files as a virtual table of SQLite: the one module with the word `unsafe` in it.
 //!
-//! SQLite calls back through structs that begin with its own. `rusqlite` asks for the promise that
+//! SQLite calls back through structs that begin with its own. `rusqlite` requires the promise that
 //! they do as an `unsafe impl`; `#[repr(C)]` with SQLite's struct as the first field is all there
 //! is to keep, and no block here touches memory by hand. Everything else is ordinary code.
 //!
@@ -30,12 +30,12 @@ use std::sync::Arc;
 const ORDER: [c_int; 3] = [0, 2, 3];
 const TIME: c_int = 0;
 const DAY: c_int = 1;
-/// Begins what is said of files, to tell it from mistakes in a statement.
+/// The prefix of errors about archive files, to tell them from mistakes in a statement.
 pub(crate) const ARCHIVE_ERROR_PREFIX: &str = "an archive";
 /// A full read of an archive, in SQLite's unit of cost.
 const FULL_SCAN_COST: f64 = 1e7;
 
-/// What stands behind one virtual table.
+/// The source of one virtual table.
 #[derive(Clone)]
 pub(crate) struct TableSource {
     pub table: &'static Table,
@@ -75,19 +75,19 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
         Ok((Cow::Owned(sql), ParquetTable { base: ffi::sqlite3_vtab::default(), source }))
     }
 
-    /// The plan is told to the cursor as text: the mask of columns, then a letter for each bound.
+    /// The plan is passed to the cursor as text: the mask of columns, then a letter for each bound.
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
         let mut plan = format!("{:x}:", info.col_used());
         let mut cost = FULL_SCAN_COST;
-        let mut wanted = Vec::new();
+        let mut usable = Vec::new();
         for (at, constraint) in info.constraints().enumerate() {
             let letter = bound_letter(constraint.column(), constraint.operator());
             let Some(letter) = letter.filter(|_| constraint.is_usable()) else { continue };
             plan.push(letter);
             cost /= 4.0;
-            wanted.push(at);
+            usable.push(at);
         }
-        for (nth, at) in wanted.into_iter().enumerate() {
+        for (nth, at) in usable.into_iter().enumerate() {
             let nth = c_int::try_from(nth + 1).unwrap_or(c_int::MAX);
             info.constraint_usage(at).set_argv_index(nth);
         }
@@ -130,7 +130,7 @@ impl ParquetTable {
     }
 }
 
-/// How a bound is called in the plan: small letters for times, capitals for days.
+/// The letter of a bound in the plan: small letters for times, capitals for days.
 fn bound_letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
     use IndexConstraintOp as Op;
     let letter = match operator {
@@ -148,7 +148,7 @@ fn bound_letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
     }
 }
 
-/// Which rows a query can want.
+/// Filters the rows that a query can need.
 #[derive(Default)]
 struct ScanFilter {
     /// Bit of each column that is read; the last stands for all beyond.
@@ -162,21 +162,21 @@ struct ScanFilter {
 impl ScanFilter {
     fn read(plan: &str, args: &Filters<'_>) -> ScanFilter {
         let (mask, letters) = plan.split_once(':').unwrap_or(("", ""));
-        let mut wanted = ScanFilter {
+        let mut filter = ScanFilter {
             columns: u64::from_str_radix(mask, 16).unwrap_or(u64::MAX),
             ..ScanFilter::default()
         };
         for (letter, value) in letters.chars().zip(args.iter()) {
             match (letter, value) {
-                ('a'..='z', ValueRef::Integer(bound)) => wanted.bound_time(letter, bound),
+                ('a'..='z', ValueRef::Integer(bound)) => filter.bound_time(letter, bound),
                 ('A'..='Z', ValueRef::Text(day)) => {
-                    wanted.bound_day(letter, &String::from_utf8_lossy(day));
+                    filter.bound_day(letter, &String::from_utf8_lossy(day));
                 }
-                // Compared with something of another kind: SQLite knows what that means.
+                // A comparison with another type: SQLite knows what that means.
                 _ => {}
             }
         }
-        wanted
+        filter
     }
 
     fn bound_time(&mut self, letter: char, bound: i64) {
@@ -188,9 +188,9 @@ impl ScanFilter {
         }
     }
 
-    /// Whole files are left out by their day, so it matters whether a bound itself is in.
+    /// Whole files are skipped by their day, so it matters whether a bound itself is included.
     fn bound_day(&mut self, letter: char, bound: &str) {
-        // Nothing stands between a text and this.
+        // The next text after `bound` in sort order.
         let next = format!("{bound}\0");
         if matches!(letter, 'E' | 'G' | 'A') {
             let first = if letter == 'A' { next.clone() } else { bound.to_owned() };
@@ -227,9 +227,9 @@ struct ParquetCursor<'vtab> {
     /// Still to be read, the next one last.
     files: Vec<Archive>,
     reader: Option<ParquetReader>,
-    /// Of the open file.
+    /// The path of the open file.
     path: PathBuf,
-    /// Next group of the open file.
+    /// Next row group of the open file.
     group: usize,
     columns: Vec<Option<Decoded>>,
     row: usize,
@@ -239,7 +239,7 @@ struct ParquetCursor<'vtab> {
 }
 
 impl ParquetCursor<'_> {
-    /// Decodes groups until there is a row, or nothing is left.
+    /// Decodes row groups until there is a row, or none is left.
     fn advance(&mut self) -> Result<()> {
         while self.row >= self.rows {
             let Some(reader) = &self.reader else {
@@ -262,11 +262,10 @@ impl ParquetCursor<'_> {
             let width = self.source.table.columns.len();
             let mut columns = Vec::with_capacity(width);
             for at in 0..width {
-                let column = match self.filter.includes_column(at) {
-                    true => {
-                        reader.column(group, at).map_err(|why| archive_error(&self.path, &why))?
-                    }
-                    false => None,
+                let column = if self.filter.includes_column(at) {
+                    reader.column(group, at).map_err(|why| archive_error(&self.path, &why))?
+                } else {
+                    None
                 };
                 columns.push(column);
             }
@@ -286,11 +285,11 @@ impl ParquetCursor<'_> {
     }
 }
 
-/// A day may have been forgotten meanwhile; what is damaged stays so until somebody acts.
+/// A day may have been deleted meanwhile; a damaged file stays damaged until an operator acts.
 fn archive_error(path: &Path, why: &dyn Display) -> Error {
     Error::ModuleError(format!(
-        "{ARCHIVE_ERROR_PREFIX} cannot be read: {}: {why}; ask again, ask for other days, or put the file \
-         there from another replica or a backup",
+        "{ARCHIVE_ERROR_PREFIX} cannot be read: {}: {why}; ask again, ask for other days, or put \
+         the file there from another replica or a backup",
         path.display()
     ))
 }

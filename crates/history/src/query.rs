@@ -1,8 +1,8 @@
-//! Reading: one SELECT over recent rows and archives, by somebody who is not trusted.
+//! Queries: one untrusted SELECT over recent rows and archives.
 //!
-//! Each query has a connection of its own, opened for reading only, in a transaction that shows one
-//! moment: a day that moves to its archive meanwhile is seen once. The authorizer lets nothing but
-//! SELECT through, and what a query may take of time, rows, bytes and depth is bounded.
+//! Each query has a connection of its own, opened read-only, in a transaction with one snapshot: a
+//! day that is archived meanwhile is seen once. The authorizer allows nothing but SELECT, and time,
+//! rows, bytes and depth of a query are limited.
 //!
 //! Rejected: a parser of our own in front. SQLite decides what a statement does as it prepares it,
 //! and is right by construction.
@@ -25,35 +25,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Steps of SQLite's machine between two looks at the clock.
+/// Steps of SQLite's virtual machine between two checks of the clock.
 const STEPS_PER_CHECK: i32 = 4096;
 /// Longest statement, in bytes.
 pub const MAX_SQL: usize = 64 << 10;
-/// Longest value that a query may make, in bytes. The clock is not looked at within one function,
-/// and with both arguments this long SQLite takes a tenth of a second for `instr` and `replace`,
-/// four seconds for `trim`, and four times as much for every doubling.
+/// Longest value that a query may make, in bytes. The clock is not checked within one function, and
+/// with both arguments this long SQLite takes a tenth of a second for `instr` and `replace`, four
+/// seconds for `trim`, and four times as much for every doubling.
 const MAX_VALUE: usize = 128 << 10;
 /// Most arguments of a statement.
 pub const MAX_ARGS: usize = 100;
-/// Memory for pages of one query, and for what each sorter sorts at a time, in KiB. Smaller is
-/// faster here: pages are in the system's cache too, and what is sorted stays in the processor's.
+/// Page cache of one query, and memory of each sorter, in KiB. Smaller is faster here: pages are in
+/// the system's cache too, and a small sort stays in the processor's.
 const CACHE_KIB: i32 = 8 << 10;
 /// Threads beside the query's own that sort for it: an archive has no index, so grouping sorts.
 const SORTERS: i32 = 2;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A database that is larger is not looked at by readers.
+/// Readers do not verify a database that is larger.
 const MAX_VERIFIED_BYTES: u64 = 64 << 20;
-/// Between two looks, so many times as long as one took.
+/// The pause between two verifications, as a multiple of the time that one took.
 const VERIFY_PAUSE_FACTOR: u32 = 10;
-/// Where usage is that is not written yet.
+/// The table of usage that is not written yet.
 const PRESENT_TABLE: &str = "usage_present";
 
-/// What a query may take.
+/// The limits of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryLimits {
     pub max_time: Duration,
     pub max_rows: usize,
-    /// Of the answer.
+    /// Size of the answer.
     pub max_bytes: usize,
 }
 
@@ -76,15 +76,15 @@ pub enum Value {
 pub struct Answer {
     pub columns: Vec<String>,
     pub rows: Vec<Vec<Value>>,
-    /// There were more rows, or longer ones, than the bounds let through.
+    /// There were more or longer rows than the limits allow.
     pub truncated: bool,
-    /// Every event since is in the tables; absent while there is none.
+    /// All events since then are in the tables; absent while there is none.
     pub reaches_back_to: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The statement is wrong; the text shows where.
+    /// The statement is wrong; the text points to the mistake.
     #[error("{0}")]
     Sql(String),
     #[error("{0} is not allowed: a query reads, with one SELECT")]
@@ -93,18 +93,18 @@ pub enum QueryError {
     TooSlow(Duration),
     #[error("the query was stopped: nobody waited for it")]
     Stopped,
-    /// Not the asker's fault.
+    /// Not the caller's fault.
     #[error("{0}")]
     Broken(String),
 }
 
-/// Answers queries over a folder of history; the writer may go on meanwhile.
+/// Answers queries over a history directory; the writer may continue meanwhile.
 #[derive(Clone, Debug)]
 pub struct HistoryReader {
     pub(crate) dir: PathBuf,
-    /// Set when nobody waits for the answer any more.
+    /// Set when the answer is no longer needed.
     stop: Arc<AtomicBool>,
-    /// When the pages were last looked at, and how long that took.
+    /// When the pages were last verified, and how long that took.
     last_verified: Arc<Mutex<Option<(Instant, Duration)>>>,
 }
 
@@ -121,7 +121,7 @@ impl HistoryReader {
     }
 
     /// # Errors
-    /// What is wrong with the statement, that it takes too long, or that files cannot be read.
+    /// What is wrong with the statement, that it exceeds its time, or that files cannot be read.
     pub fn query(
         &self,
         sql: &str,
@@ -147,15 +147,15 @@ impl HistoryReader {
             let text = format!("the statement has {length} bytes; allowed: {MAX_SQL}");
             return Err(QueryError::Sql(text));
         }
-        let slow_or_broken = |error: Error| match error.sqlite_error_code() {
+        let query_error = |error: Error| match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => self.interruption(limits),
             _ => read_error(error),
         };
         self.verify_pages()?;
         let start = Instant::now();
-        let mut db = self.open(start, limits.max_time).map_err(slow_or_broken)?;
-        self.create_row_views(&db, present).map_err(slow_or_broken)?;
-        let reaches_back_to = read_complete_since(&db, "events").map_err(slow_or_broken)?;
+        let mut db = self.open(start, limits.max_time).map_err(query_error)?;
+        self.create_row_views(&db, present).map_err(query_error)?;
+        let reaches_back_to = read_complete_since(&db, "events").map_err(query_error)?;
         let denied = restrict(&mut db).map_err(read_error)?;
         let explain = |error: Error| match error.sqlite_error_code() {
             Some(ErrorCode::OperationInterrupted) => self.interruption(limits),
@@ -165,9 +165,9 @@ impl HistoryReader {
         if !statement.readonly() || statement.column_count() == 0 {
             return Err(not_a_query(sql));
         }
-        let wants = statement.parameter_count();
-        if wants != args.len() {
-            let text = format!("the statement has {wants} `?` and {} args", args.len());
+        let parameters = statement.parameter_count();
+        if parameters != args.len() {
+            let text = format!("the statement has {parameters} `?` and {} args", args.len());
             return Err(QueryError::Sql(text));
         }
         let columns = statement.column_names().map(str::to_owned).collect();
@@ -175,9 +175,9 @@ impl HistoryReader {
         Ok(Answer { columns, rows, truncated, reaches_back_to })
     }
 
-    /// Sees that no page was damaged before an answer is made from it. A small database is looked
-    /// at for every answer, unless that would be most of the work; a large one is left to the
-    /// writer, who looks at all of it now and then.
+    /// Verifies that no page is damaged before a query is answered. A small database is verified
+    /// for every query, unless that would be most of the work; a large one is left to the writer,
+    /// which verifies all of it from time to time.
     fn verify_pages(&self) -> Result<(), QueryError> {
         let mut last_verified = self.last_verified.lock().unwrap_or_else(PoisonError::into_inner);
         let is_pausing =
@@ -186,7 +186,7 @@ impl HistoryReader {
             return Ok(());
         }
         let start = Instant::now();
-        // What a crash left is put in order by the first connection.
+        // The first connection recovers the database after a crash.
         self.connect().and_then(|db| read_complete_since(&db, "events")).map_err(read_error)?;
         page_checksums::verify(&self.dir).map_err(|error| {
             let text = format!("{error}; it is set aside and made again, ask later");
@@ -197,18 +197,19 @@ impl HistoryReader {
     }
 
     fn interruption(&self, limits: QueryLimits) -> QueryError {
-        match self.stop.load(Ordering::Relaxed) {
-            true => QueryError::Stopped,
-            false => QueryError::TooSlow(limits.max_time),
+        if self.stop.load(Ordering::Relaxed) {
+            QueryError::Stopped
+        } else {
+            QueryError::TooSlow(limits.max_time)
         }
     }
 
-    /// Whether a query that began then has to end.
+    /// Whether a query that began then has used up its time.
     fn is_over(&self, start: Instant, time: Duration) -> bool {
         self.stop.load(Ordering::Relaxed) || start.elapsed() > time
     }
 
-    /// A connection for reading alone that shows one moment.
+    /// A read-only connection with one snapshot.
     pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(self.dir.join(DATABASE_FILE), flags)?;
@@ -219,7 +220,7 @@ impl HistoryReader {
         Ok(db)
     }
 
-    /// The raw tables as rows: recent ones, archived ones and what is not written yet.
+    /// Creates views of the raw tables: recent rows, archived ones and those not written yet.
     fn create_row_views(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
         if !present.is_empty() {
             add_unwritten_usage(db, present)?;
@@ -238,7 +239,7 @@ impl HistoryReader {
         create_rollup_views(db)
     }
 
-    /// One that gives up this long after the start; the making of tables counts.
+    /// A connection that gives up after `time`; creating the tables counts.
     fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
         let mut db = self.connect()?;
         let reader = self.clone();
@@ -258,7 +259,7 @@ impl HistoryReader {
     }
 }
 
-/// The tables that are the same for every query.
+/// Creates the tables that are the same for every query.
 fn create_rollup_views(db: &Connection) -> rusqlite::Result<()> {
     for (table, _) in ROLLUPS {
         let (name, from, columns) = (table.name, recent_table(table), table.column_list());
@@ -269,8 +270,8 @@ fn create_rollup_views(db: &Connection) -> rusqlite::Result<()> {
     db.execute_batch(&format!("CREATE TEMP VIEW {name} ({columns}) AS {}", events_select()))
 }
 
-/// Usage that is not written yet, less what has been written meanwhile, and less days that are in
-/// archives here: whether such a row is among theirs would take reading them.
+/// Adds usage that is not written yet, without rows written meanwhile, and without days in
+/// archives: to find out whether an archive has such a row, it would have to be read.
 fn add_unwritten_usage(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
     let (table, columns) = (recent_table(&USAGE), USAGE.column_definitions());
     let key = USAGE.unique.join(", ");
@@ -293,8 +294,8 @@ fn add_unwritten_usage(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<(
     ))
 }
 
-/// The whole of a table: its recent part, and its archives if there are any. Without archives the
-/// view is no union, and SQLite's indices serve it.
+/// The view of a whole table: its recent part, and its archives if there are any. Without archives
+/// the view is no union, and SQLite's indices serve it.
 fn create_view_sql(
     db: &Connection,
     table: &'static Table,
@@ -311,7 +312,7 @@ fn create_view_sql(
 
 type DeniedAction = Arc<Mutex<Option<String>>>;
 
-/// From here on the connection is in the hands of whoever wrote the statement.
+/// Restricts the connection before the untrusted statement is prepared.
 fn restrict(db: &mut Connection) -> rusqlite::Result<DeniedAction> {
     let denied: DeniedAction = Arc::default();
     let seen = denied.clone();
@@ -325,7 +326,7 @@ fn restrict(db: &mut Connection) -> rusqlite::Result<DeniedAction> {
     Ok(denied)
 }
 
-/// What of a statement is refused, in a person's words.
+/// The denied action of a statement, in plain words; `None` for an allowed one.
 fn denied_action(action: &AuthAction<'_>) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
@@ -447,8 +448,8 @@ fn not_a_query(sql: &str) -> QueryError {
     }
 }
 
-/// The word that changes something, where SQLite refuses it for what a view is before it asks us:
-/// that our tables are views says nothing to whoever asks.
+/// The action that changes data, where SQLite rejects it for being on a view before it calls the
+/// authorizer: that our tables are views means nothing to the user.
 fn denied_change(message: &str, sql: &str) -> Option<QueryError> {
     const WORDS: [&str; 4] = ["insert", "replace", "update", "delete"];
     let is_refused = message.ends_with("because it is a view");
@@ -457,8 +458,8 @@ fn denied_change(message: &str, sql: &str) -> Option<QueryError> {
     word.map(|word| QueryError::NotAllowed(word.to_uppercase()))
 }
 
-/// The words of a statement in small letters, comments left out. Errors are worded by them; what a
-/// statement means is SQLite's to say.
+/// The words of a statement in lower case, without comments. They only serve error messages; the
+/// meaning of a statement is up to SQLite.
 fn sql_words(sql: &str) -> Vec<String> {
     let (mut words, mut rest) = (Vec::new(), sql);
     while let Some(first) = rest.chars().next() {
@@ -480,7 +481,7 @@ fn sql_words(sql: &str) -> Vec<String> {
     words
 }
 
-/// Whether the disk or the file is to blame, and not the statement.
+/// Whether the disk or the file is the cause, and not the statement.
 fn is_storage_error(code: ErrorCode) -> bool {
     use ErrorCode as C;
     matches!(
@@ -505,14 +506,14 @@ fn caret_text(sql: &str, offset: usize) -> String {
     }
     let begin = sql[..offset].rfind('\n').map_or(0, |at| at + 1);
     let line = sql[begin..].lines().next().unwrap_or("");
-    // A statement may be one endless line.
+    // A statement may be one very long line.
     let before: Vec<char> = sql[begin..offset].chars().collect();
     let skipped = before.len().saturating_sub(80);
     let excerpt: String = line.chars().skip(skipped).take(120).collect();
     format!("  {excerpt}\n  {}^", " ".repeat(before.len() - skipped))
 }
 
-/// SQLite does not say where it read the name of a table that there is not; it is not hard to find.
+/// SQLite does not report the position of an unknown table; its name is easy to find.
 fn locate_table_error(message: &str, sql: &str) -> String {
     let Some(name) = message.strip_prefix("no such table: ") else { return message.to_owned() };
     let names = tables::all_tables().map(|table| table.name);
@@ -522,8 +523,8 @@ fn locate_table_error(message: &str, sql: &str) -> String {
     format!("{message}{caret}{}\ntables: {}", suggestion.unwrap_or_default(), names.join(", "))
 }
 
-/// What columns there are for one that there is not, of the tables that the statement names: the
-/// nearest, or all of them where none is near.
+/// Suggestions for an unknown column, from the tables that the statement names: the nearest
+/// columns, or all of them where none is near.
 fn suggest_columns(message: &str, sql: &str) -> String {
     let Some(unknown) = message.strip_prefix("no such column: ") else { return String::new() };
     let unknown = unknown.rsplit('.').next().unwrap_or(unknown);

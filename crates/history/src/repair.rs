@@ -1,6 +1,6 @@
-//! What becomes of files that are damaged: they are set aside, never removed, and history goes on
-//! without them. Events are folded in again as far back as the feed reaches; what is missing is
-//! said by how far history reaches back.
+//! Repair of damaged files: they are set aside, never deleted, and history continues without them.
+//! Events are ingested again as far back as the feed reaches; missing time shows in how far history
+//! reaches back.
 
 use crate::archive::{ARCHIVE_FOLDER, day_bounds};
 use crate::error::HistoryError;
@@ -14,10 +14,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Where damaged files go, beside the database.
+/// The directory of damaged files, beside the database.
 const DAMAGED_FOLDER: &str = "damaged";
 
-/// An archive as it stands on the list.
+/// An archive as recorded in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ArchiveEntry {
     pub file: String,
@@ -27,7 +27,7 @@ pub(crate) struct ArchiveEntry {
     pub last: i64,
     pub rows: i64,
     pub bytes: i64,
-    /// Of the whole file.
+    /// The checksum of the whole file.
     pub checksum: i64,
 }
 
@@ -40,7 +40,7 @@ impl ArchiveEntry {
         change.execute(sql, (file, state, day, first, last, rows, bytes, sum)).map(drop)
     }
 
-    /// Whether it describes the file that is there. The list may be of a damaged database.
+    /// Whether it matches the file that exists. The list may be from a damaged database.
     fn matches_file(&self, dir: &Path) -> bool {
         let (from, end) = day_bounds(&self.day);
         let name = format!("{}/{}", self.table, self.day);
@@ -55,13 +55,13 @@ impl ArchiveEntry {
     }
 }
 
-/// Folders and files of history are of nobody's business but their owner's.
+/// Directories and files of history are accessible to their owner only.
 pub(crate) fn make_folder(dir: &Path) -> Result<(), HistoryError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(HistoryError::file(dir))
 }
 
-/// SQLite gives the files beside a database the mode that the database has.
+/// SQLite gives the files beside a database the mode of the database.
 pub(crate) fn make_file(path: &Path) -> Result<(), HistoryError> {
     let mut options = File::options();
     options.create(true).append(true).mode(0o600);
@@ -78,7 +78,7 @@ pub(crate) fn hash_of(path: &Path) -> io::Result<i64> {
     }
 }
 
-/// Whether an error means that the files are not what was written.
+/// Whether an error means that the content of the files is damaged.
 pub(crate) fn is_damage(error: &HistoryError) -> bool {
     match error {
         HistoryError::Damaged { .. } => true,
@@ -90,13 +90,13 @@ pub(crate) fn is_damage(error: &HistoryError) -> bool {
     }
 }
 
-/// How many files stand in the folder of damaged ones, until somebody has looked at them.
+/// The number of files in the directory of damaged ones, until an operator has dealt with them.
 #[must_use]
 pub fn damaged_file_count(dir: &Path) -> usize {
     fs::read_dir(dir.join(DAMAGED_FOLDER)).map_or(0, Iterator::count)
 }
 
-/// Moves the database away; the archives on its list that are as the list says.
+/// Moves the database away; returns the archives on its list that match it.
 pub(crate) fn set_aside(dir: &Path) -> Result<Vec<ArchiveEntry>, HistoryError> {
     let listed = read_archive_list(dir);
     let true_ones = listed.into_iter().filter(|archive| archive.matches_file(dir)).collect();
@@ -112,7 +112,7 @@ pub(crate) fn set_aside(dir: &Path) -> Result<Vec<ArchiveEntry>, HistoryError> {
     Ok(true_ones)
 }
 
-/// The list of a database that may be damaged: nothing where it cannot be read.
+/// The list of a database that may be damaged: empty where it cannot be read.
 fn read_archive_list(dir: &Path) -> Vec<ArchiveEntry> {
     let read = || -> rusqlite::Result<Vec<ArchiveEntry>> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -141,12 +141,12 @@ fn all_archive_entries(db: &Connection) -> rusqlite::Result<Vec<ArchiveEntry>> {
 }
 
 fn move_aside(dir: &Path, path: &Path) -> Result<(), HistoryError> {
-    let aside = dir.join(DAMAGED_FOLDER);
-    make_folder(&aside)?;
+    let damaged_dir = dir.join(DAMAGED_FOLDER);
+    make_folder(&damaged_dir)?;
     let name = path.file_name().map_or("file".into(), |name| name.to_string_lossy());
-    let free = (0..).map(|nth: u32| aside.join(format!("{nth:04}-{name}")));
+    let free = (0..).map(|nth: u32| damaged_dir.join(format!("{nth:04}-{name}")));
     let target: Option<PathBuf> = free.into_iter().find(|target| !target.exists());
-    let target = target.unwrap_or_else(|| aside.join(&*name));
+    let target = target.unwrap_or_else(|| damaged_dir.join(&*name));
     fs::rename(path, &target).map_err(HistoryError::file(path))
 }
 
@@ -162,7 +162,7 @@ impl History {
             for entry in entries {
                 let path = entry.map_err(HistoryError::file(&folder))?.path();
                 let is_listed =
-                    |one: &ArchiveEntry| self.dir.join(ARCHIVE_FOLDER).join(&one.file) == path;
+                    |entry: &ArchiveEntry| self.dir.join(ARCHIVE_FOLDER).join(&entry.file) == path;
                 if !archives.iter().any(is_listed) {
                     move_aside(&self.dir, &path)?;
                 }
@@ -176,23 +176,23 @@ impl History {
         Ok(())
     }
 
-    /// Looks at every page and every archive; what is wrong with archives, one text each. One that
-    /// is not as it was written gets another name, so that a query which needs it is refused.
-    /// Whatever somebody puts in its place is taken as it is.
+    /// Verifies every page and every archive; returns what is wrong with archives, one text each. A
+    /// damaged archive gets another name, so that a query which needs it fails. A file that an
+    /// operator puts in its place is accepted as it is.
     ///
     /// # Errors
-    /// That the database is damaged: it is to be opened again.
+    /// That the database is damaged: it has to be opened again.
     pub fn scrub(&mut self) -> Result<Vec<String>, HistoryError> {
         page_checksums::verify(&self.dir)?;
         let mut damage = Vec::new();
         for archive in all_archive_entries(&self.db)? {
             let path = self.dir.join(ARCHIVE_FOLDER).join(&archive.file);
-            let marked = damaged_path(&path);
+            let renamed = damaged_path(&path);
             let found = match hash_of(&path) {
                 Ok(sum) => Some(sum),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                // It may be this file alone that the disk does not give back. It keeps its name:
-                // a query that needs it fails by itself, and a disk may come to its senses.
+                // Perhaps only this file cannot be read. It keeps its name: a query that needs it
+                // fails by itself, and a disk may recover.
                 Err(error) => {
                     let path = path.display();
                     damage
@@ -202,16 +202,16 @@ impl History {
             };
             match found {
                 Some(sum) if sum == archive.checksum => continue,
-                Some(sum) if marked.exists() => {
+                Some(sum) if renamed.exists() => {
                     let sql = "UPDATE archives SET sum = ?1 WHERE file = ?2";
                     self.db.execute(sql, (sum, &archive.file))?;
-                    move_aside(&self.dir, &marked)?;
+                    move_aside(&self.dir, &renamed)?;
                     continue;
                 }
-                Some(_) => fs::rename(&path, &marked).map_err(HistoryError::file(&path))?,
+                Some(_) => fs::rename(&path, &renamed).map_err(HistoryError::file(&path))?,
                 None => {}
             }
-            let state = if marked.exists() { "is damaged" } else { "is gone" };
+            let state = if renamed.exists() { "is damaged" } else { "is gone" };
             damage.push(format!(
                 "{} {state}: queries that need it are refused until it is there again",
                 path.display()
@@ -221,7 +221,7 @@ impl History {
     }
 }
 
-/// What a damaged archive is called.
+/// The name of a damaged archive.
 pub(crate) fn damaged_path(path: &Path) -> PathBuf {
     path.with_extension("parquet.damaged")
 }

@@ -1,11 +1,11 @@
-//! The writer: a fold of the event feed, and of what tasks used, into SQLite.
+//! The writer: folds the event feed, and the usage of tasks, into SQLite.
 //!
 //! Rows, sums and the cursor into the feed change in one transaction. However often the process is
-//! killed, the next one goes on after the last event that is in the tables; nothing is lost and
-//! nothing is there twice. The file is not synced at every turn: a power cut takes the newest
-//! transactions away whole, cursor included, and the feed tells them again.
+//! killed, the next one continues after the last event in the tables; nothing is lost and nothing
+//! is there twice. The file is not synced in every transaction: a power cut loses the newest
+//! transactions as a whole, cursor included, and the feed repeats them.
 //!
-//! Rejected: writing rows on the way of every log entry. A query that holds the file's lock, or a
+//! Rejected: writing rows in the path of every log entry. A query that holds the file's lock, or a
 //! slow disk, would hold up the cell.
 
 use crate::day::day_of;
@@ -28,22 +28,22 @@ use std::time::Duration;
 /// Version of the schema, in the file's `user_version`.
 const SCHEMA_VERSION: i64 = 1;
 pub(crate) const DATABASE_FILE: &str = "recent.sqlite";
-/// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and
-/// what does not stay in memory is written and read again within one transaction.
+/// The page cache: a batch of events touches as many pages of the indices as it has rows, and pages
+/// that do not stay in memory are written and read again within one transaction.
 const CACHE_KIB: i32 = 64 << 10;
-/// As much may wait to be taken over into the database, as SQLite has it by itself.
+/// A WAL of this size is checkpointed; the same as SQLite's own default.
 const CHECKPOINT_BYTES: u64 = 4 << 20;
 /// Readers never block the writer in WAL mode; this is for a second process that opens the file.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much is kept, and where.
+/// Retention: how much is kept, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionConfig {
-    /// Days older than this leave SQLite for Parquet files.
+    /// Days older than this are moved from SQLite to Parquet files.
     pub recent: Span,
-    /// Days older than this are forgotten ...
+    /// Days older than this are deleted ...
     pub keep: Span,
-    /// ... and the oldest ones when all of it takes more than this.
+    /// ... and so are the oldest ones when all of history takes more than this.
     pub max_bytes: u64,
 }
 
@@ -54,7 +54,7 @@ impl Default for RetentionConfig {
     }
 }
 
-/// Everything up to this event of the feed is in the tables.
+/// A position in the feed: everything up to this event is in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FeedPosition {
     pub index: u64,
@@ -65,7 +65,7 @@ impl FeedPosition {
     pub const START: FeedPosition = FeedPosition { index: 0, position: u32::MAX };
 }
 
-/// A stretch of the feed to be folded in.
+/// A slice of the feed to be ingested.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedSlice<'a> {
     pub events: &'a [FeedEvent],
@@ -73,7 +73,7 @@ pub struct FeedSlice<'a> {
     pub gap: bool,
 }
 
-/// The one writer of a folder of history.
+/// The one writer of a history directory.
 pub struct History {
     pub(crate) db: Connection,
     pub(crate) dir: PathBuf,
@@ -85,8 +85,8 @@ pub struct History {
 }
 
 impl History {
-    /// Opens the folder, making it if it is not there. A database that is damaged is set aside and
-    /// begun anew; the list of archives is carried over.
+    /// Opens the directory, creating it if it does not exist. A damaged database is set aside and
+    /// created anew; the list of archives is kept.
     ///
     /// # Errors
     /// When it cannot be read or written, or a newer build wrote it.
@@ -110,12 +110,12 @@ impl History {
         let is_new = page_checksums::database_size(dir) == 0;
         let mut db = Connection::open(&file)?;
         db.busy_timeout(BUSY_TIMEOUT)?;
-        // Before the first table: space of days that left is given back to the disk.
+        // Before the first table: the space of deleted days is returned to the file system.
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "NORMAL")?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        // What is taken over into the database is taken down page by page: see `page_checksums`.
+        // Checkpoints are made here, to record the checksum of each page: see `page_checksums`.
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -139,37 +139,39 @@ impl History {
             machines,
             take_repair_note: repaired,
         };
-        // Archives beside a database that is new are carried over, or set aside by hand.
+        // The archives beside a new database are no strays: they are put on its list, or set aside
+        // by hand.
         if !is_new {
             history.delete_strays()?;
         }
         Ok(history)
     }
 
-    /// What was wrong with the database that this one was begun for, once.
+    /// The damage for which this database was created anew, once.
     pub fn take_repair_note(&mut self) -> Option<String> {
         self.take_repair_note.take()
     }
 
-    /// Takes what waits over into the database when it is much.
+    /// Checkpoints the WAL when it is large.
     pub(crate) fn checkpoint_if_large(&self) -> Result<(), HistoryError> {
-        match page_checksums::wal_size(&self.dir) >= CHECKPOINT_BYTES {
-            true => page_checksums::checkpoint(&self.db, &self.dir),
-            false => Ok(()),
+        if page_checksums::wal_size(&self.dir) >= CHECKPOINT_BYTES {
+            page_checksums::checkpoint(&self.db, &self.dir)
+        } else {
+            Ok(())
         }
     }
 
-    /// Where to go on reading the feed.
+    /// The position from which to read the feed.
     #[must_use]
     pub fn position(&self) -> FeedPosition {
         self.position
     }
 
-    /// The log that the feed is of. A restored cell begins a new one, whose indices count from the
+    /// The log of the feed. A restored cell begins a new one, whose indices count from the
     /// checkpoint: its feed is read from the beginning.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// When an operation on the database fails.
     pub fn enter_log(&mut self, log_epoch: u64) -> Result<(), HistoryError> {
         if self.log_epoch == log_epoch {
             return Ok(());
@@ -181,11 +183,11 @@ impl History {
         Ok(())
     }
 
-    /// Folds a stretch of the feed in. Events up to the cursor are passed over. `name` is asked for
-    /// machines whose own events were before the beginning.
+    /// Ingests a slice of the feed. Events up to the cursor are skipped. `name` resolves machines
+    /// whose own events were before the beginning.
     ///
     /// # Errors
-    /// When the database refuses; then nothing of the stretch is in it.
+    /// When an operation on the database fails; then nothing of the slice is in it.
     pub fn ingest(
         &mut self,
         stretch: FeedSlice<'_>,
@@ -220,10 +222,11 @@ impl History {
         self.checkpoint_if_large()
     }
 
-    /// Adds what tasks used, as agents told this replica. A window that is here is passed over.
+    /// Adds the usage of tasks, as agents reported it to this replica. A window that exists is
+    /// skipped.
     ///
     /// # Errors
-    /// When the database refuses; then none of the rows is in it.
+    /// When an operation on the database fails; then none of the rows is in it.
     pub fn ingest_usage(&mut self, rows: &[UsageRow]) -> Result<(), HistoryError> {
         let Some(more) = i64::try_from(rows.len()).ok().filter(|count| *count > 0) else {
             return Ok(());
@@ -236,16 +239,16 @@ impl History {
         self.checkpoint_if_large()
     }
 
-    /// Everything since is here: the time of events, and of usage.
+    /// The time since which history is complete: that of events, or that of usage.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// When reading from the database fails.
     pub fn complete_since(&self, kind: &str) -> Result<Option<Time>, HistoryError> {
         Ok(read_complete_since(&self.db, kind)?)
     }
 }
 
-/// Rows of usage and their sums; `first` is the number of the first row where that matters.
+/// Adds rows of usage and their sums; `first` is the number of the first row where that matters.
 pub(crate) fn add_usage(
     change: &Transaction<'_>,
     rows: &[UsageRow],
@@ -285,7 +288,7 @@ pub(crate) fn read_complete_since(db: &Connection, kind: &str) -> rusqlite::Resu
     Ok(found.map(|millis| Time(u64::try_from(millis).unwrap_or(0))))
 }
 
-/// From now on history reaches back no further than this.
+/// From now on history is complete no further back than this.
 pub(crate) fn raise_complete_since(
     change: &Transaction<'_>,
     kind: &str,
@@ -297,7 +300,7 @@ pub(crate) fn raise_complete_since(
     Ok(())
 }
 
-/// Rows, sums; returns the names of machines that were learned on the way.
+/// Writes rows and sums; returns the names of machines found in them.
 fn write_rows(
     change: &Transaction<'_>,
     events: &[&FeedEvent],
@@ -349,7 +352,7 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-/// Adds to a row of a rollup, making it if need be.
+/// Adds to a row of a rollup, creating it if need be.
 fn upsert_sum_sql(rollup: usize) -> String {
     let (table, keys) = ROLLUPS[rollup];
     let placeholders = vec!["?"; table.columns.len()].join(", ");

@@ -1,12 +1,13 @@
-//! The tables, each described once. SQLite's schema, the schema of the Parquet files, what a query
-//! sees and what `cell sql --tables` prints are all made from this, so they cannot differ.
+//! The table definitions, each described once. SQLite's schema, the schema of the Parquet files,
+//! the tables that queries see and the output of `cell sql --tables` are all made from them, so
+//! they cannot differ.
 //!
 //! Rows carry names, not row numbers: a number means nothing once the row is gone. `day` is stored
 //! beside `time` because whole days are what people group by and what archives are cut by.
 //! Rejected: a dictionary of names with numbers in the rows. It halves the space and makes every
 //! Parquet file unreadable without it.
 
-/// What a column holds. All of it may be absent except where `required` says otherwise.
+/// The type of a column. Any value may be absent except where `required` says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Integer,
@@ -38,9 +39,9 @@ pub struct Table {
     pub name: &'static str,
     pub description: &'static str,
     pub columns: &'static [Column],
-    /// Columns that are looked for together: each is an index of the recent part.
+    /// Columns that are searched together: each list is an index of the recent part.
     pub indices: &'static [&'static [&'static str]],
-    /// What no two rows share, time first; a row that comes again is passed over. Empty where rows
+    /// The unique key of a row, time first; a row that comes again is skipped. Empty where rows
     /// cannot come again.
     pub unique: &'static [&'static str],
 }
@@ -127,7 +128,8 @@ pub const MACHINE_EVENTS: Table = Table {
 
 pub const OTHER_EVENTS: Table = Table {
     name: "other_events",
-    description: "Changes of users, resources, periodic jobs, tokens, packages and the cell itself.",
+    description: "Changes of users, resources, periodic jobs, tokens, packages and the cell \
+                  itself.",
     columns: &[
         TIME,
         DAY,
@@ -216,7 +218,7 @@ pub const USAGE_DAILY: Table = Table {
     unique: &[],
 };
 
-/// Sums that are kept while rows are written, and how many of their first columns name a row.
+/// Sums that are kept while rows are written, and how many of their first columns are the key.
 pub const ROLLUPS: [(&Table, usize); 2] = [(&TASK_EVENTS_DAILY, 3), (&USAGE_DAILY, 3)];
 
 pub const EVENTS: Table = Table {
@@ -247,14 +249,14 @@ pub const EVENTS: Table = Table {
     unique: &[],
 };
 
-/// Everything a query can name.
+/// Every table that a query can name.
 #[must_use]
 pub fn all_tables() -> [&'static Table; 8] {
     let [tasks, jobs, machines, others, usage] = RAW;
     [&EVENTS, tasks, jobs, machines, others, usage, ROLLUPS[0].0, ROLLUPS[1].0]
 }
 
-/// Where SQLite keeps the recent part of a table; queries name the table itself.
+/// The table with the recent part in SQLite; queries name the table itself.
 #[must_use]
 pub fn recent_table(table: &Table) -> String {
     format!("recent_{}", table.name)
@@ -267,8 +269,8 @@ impl Table {
         self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The same of a stored table as queries see it: what was written before packages were called
-    /// packages has another word for them, here and in archives.
+    /// The same for a stored table as queries see it: rows written before packages had their
+    /// present name use another word for them, here and in archives.
     #[must_use]
     pub fn select_list(&self) -> String {
         let column_sql = |column: &Column| match column.name {
@@ -288,7 +290,7 @@ impl Table {
         self.columns.iter().map(column_sql).collect::<Vec<_>>().join(", ")
     }
 
-    /// Statements that make its recent part.
+    /// Statements that create its recent part.
     #[must_use]
     pub fn create_sql(&self) -> String {
         let name = recent_table(self);
@@ -323,7 +325,7 @@ impl Table {
     }
 }
 
-/// How `events` is made of the others.
+/// The definition of `events` from the other tables.
 #[must_use]
 pub fn events_select() -> String {
     let common = "time, day, log_index, position";

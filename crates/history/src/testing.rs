@@ -1,4 +1,4 @@
-//! What tests of this crate share: a folder that is gone afterwards, and a feed that could be one.
+//! Helpers for tests of this crate: a directory that is deleted afterwards, and a plausible feed.
 
 use crate::event_rows::FeedEvent;
 use crate::query::{Answer, HistoryReader, QueryLimits, Value};
@@ -24,7 +24,7 @@ impl Folder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("cellwright-history-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // What an earlier process of the same number left.
+        // Left by an earlier process with the same number.
         drop(std::fs::remove_dir_all(&path));
         Folder(path)
     }

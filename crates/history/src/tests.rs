@@ -1,4 +1,4 @@
-//! History is the fold of the feed, however it is cut.
+//! History is the fold of the feed, however the feed is divided.
 
 use crate::event_rows::FeedEvent;
 use crate::query::Value;
@@ -14,7 +14,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::time::{Span, Time};
 use proptest::prelude::*;
 
-/// What follows the writer's cursor, as the feed would give it.
+/// The events after the writer's cursor, as the feed would give them.
 fn feed_after(events: &[FeedEvent], position: FeedPosition, max: usize) -> &[FeedEvent] {
     let from = events.partition_point(|event| {
         (event.index, event.position) <= (position.index, position.position)
@@ -25,21 +25,21 @@ fn feed_after(events: &[FeedEvent], position: FeedPosition, max: usize) -> &[Fee
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     /// Steps of any size; the process dies after some of them, days move to archives in between,
-    /// and the feed may tell again what was told.
+    /// and the feed may repeat events.
     #[test]
     fn history_is_the_fold_of_the_feed_however_it_is_cut(
         steps in prop::collection::vec((1_usize..60, any::<bool>(), any::<bool>(), 0_usize..9), 40)
     ) {
-        let facts = feed(600, 60);
+        let events = feed(600, 60);
         let (cut, whole) = (Folder::new(), Folder::new());
         let mut expected = History::open(whole.path(), settings()).unwrap();
         let mut history = History::open(cut.path(), settings()).unwrap();
         for (most, dies, tidies, again) in steps {
-            let new = feed_after(&facts, history.position(), most);
+            let new = feed_after(&events, history.position(), most);
             let Some(last) = new.last() else { break };
-            let end = facts.iter().position(|fact| fact == last).unwrap() + 1;
-            let told = &facts[(end - new.len()).saturating_sub(again)..end];
-            ingest(&mut history, told);
+            let end = events.iter().position(|event| event == last).unwrap() + 1;
+            let slice = &events[(end - new.len()).saturating_sub(again)..end];
+            ingest(&mut history, slice);
             if tidies {
                 history.enforce_retention(last.event.at).unwrap();
             }
@@ -48,8 +48,8 @@ proptest! {
                 history = History::open(cut.path(), settings()).unwrap();
             }
         }
-        let done = facts.iter().take_while(|fact| {
-            (fact.index, fact.position) <= (history.position().index, history.position().position)
+        let done = events.iter().take_while(|event| {
+            (event.index, event.position) <= (history.position().index, history.position().position)
         });
         let done: Vec<FeedEvent> = done.cloned().collect();
         ingest(&mut expected, &done);
@@ -63,7 +63,7 @@ fn a_move_that_was_cut_short_is_made_again_once() {
     let mut history = History::open(folder.path(), settings()).unwrap();
     ingest(&mut history, &feed(500, 50));
     let before = dump_all(&folder);
-    // As if the process had died after the file and before the list.
+    // As if the process had died after writing the file and before listing it.
     let stray = folder.path().join("archive/task_events/2026-11-01.parquet");
     std::fs::create_dir_all(stray.parent().unwrap()).unwrap();
     std::fs::write(&stray, b"PAR1 half of it").unwrap();
@@ -118,8 +118,8 @@ fn what_is_kept_is_bounded_by_age_and_by_size() {
     let mut history = History::open(folder.path(), keep).unwrap();
     ingest(&mut history, &feed(1000, 100));
     assert_eq!(history.complete_since("events").unwrap(), Some(Time(BEGIN)));
-    let tidied = history.enforce_retention(Time(BEGIN + 10 * DAY - 1)).unwrap();
-    assert_eq!(tidied.forgotten_days, 4);
+    let result = history.enforce_retention(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    assert_eq!(result.forgotten_days, 4);
     assert_eq!(history.complete_since("events").unwrap(), Some(Time(BEGIN + 4 * DAY)));
     assert_eq!(number(&query(&folder, "select count(*) from events")), 600);
     let first = query(&folder, "select min(day) from task_events_daily").rows;
@@ -331,8 +331,8 @@ fn every_query_of_the_guide_answers() {
     assert!(queries.len() >= 7, "{}", queries.len());
     for query in queries {
         let rows = self::query(&folder, &query).rows;
-        // Nobody is evicted, and nobody asks for too much, in the feed of this test.
-        // What is about the guide's own cell is answered there, where its pages are typed.
+        // In the feed of this test no task is evicted and none exceeds its limits. Queries about
+        // the guide's own cell are answered there, where its pages are typed.
         let is_quiet = ["evictions", "having", "'dev'"].iter().any(|part| query.contains(part));
         assert!(is_quiet || !rows.is_empty(), "{query}");
     }

@@ -1,8 +1,8 @@
-//! What tasks use, gathered into windows before it is written: an agent measures every few seconds,
-//! and a row for each measurement would be twenty million a day for a thousand machines.
+//! Resource usage of tasks, aggregated into windows before it is written: an agent measures every
+//! few seconds, and a row for each sample would be twenty million a day for a thousand machines.
 //!
-//! Windows are cut at whole multiples of five minutes, and where a process starts or stops. A row
-//! says how long it measured, so sums over rows are right however the windows are cut.
+//! Windows end at whole multiples of five minutes, and where a process starts or stops. A row has
+//! the time it covers, so sums over rows are right however the windows are divided.
 
 use crate::day::day_of;
 use crate::event_rows::to_sql_integer;
@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 
 /// Length of a window.
 pub const WINDOW: Span = Span::seconds(300);
-/// A measurement stands for the time since the one before, but not for more than this: a machine
-/// that was silent has not told what happened meanwhile.
+/// A sample stands for the time since the one before, but not for more than this: a machine that
+/// was silent has not reported what happened meanwhile.
 const MAX_COVERED: Span = Span::seconds(60);
 
-/// Whose usage it is.
+/// The task that usage belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageOwner {
     pub user: String,
@@ -29,7 +29,7 @@ pub struct UsageOwner {
     pub band: String,
 }
 
-/// One measurement of one task.
+/// One usage sample of one task.
 #[derive(Clone, Copy, Debug)]
 pub struct UsageSample {
     pub task: TaskId,
@@ -42,7 +42,7 @@ pub struct UsageSample {
     pub limit: Resources,
 }
 
-/// What one task used in one window.
+/// The usage of one task in one window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRow {
     pub time: Time,
@@ -89,8 +89,8 @@ impl UsageRow {
         ]
     }
 
-    /// What it adds to a day: seconds, then milli-core seconds and MiB seconds used, reserved and
-    /// asked for.
+    /// Its contribution to a day: seconds, then milli-core seconds and MiB seconds used, reserved
+    /// and requested.
     pub(crate) fn sums(&self) -> [i64; 7] {
         let over = |amount: u64, unit: u128| {
             let sum = u128::from(amount) * u128::from(self.millis) / (unit * 1000);
@@ -131,7 +131,7 @@ pub struct UsageWindows {
 }
 
 impl UsageWindows {
-    /// Takes a measurement in; `owner` is asked when a window begins.
+    /// Adds a sample; `owner` is called when a window begins.
     pub fn add_sample(
         &mut self,
         measured: UsageSample,
@@ -189,7 +189,7 @@ impl UsageWindows {
         self.close(keys)
     }
 
-    /// What was measured and not taken yet, windows that are still open included.
+    /// Usage that was measured and not taken yet, open windows included.
     #[must_use]
     pub fn unwritten(&self) -> Vec<UsageRow> {
         let open = self.open.iter().map(|(key, open)| close_window(*key, open));
@@ -207,7 +207,7 @@ impl UsageWindows {
 }
 
 fn close_window((_, attempt): (TaskId, u32), open: &OpenWindow) -> UsageRow {
-    // A measurement that covers no time counts as one of a millisecond.
+    // A sample that covers no time counts as one of a millisecond.
     let millis = u128::from(open.millis.max(1));
     let [cpu, ram, disk, disk_rate] =
         open.sum.map(|sum| u64::try_from(sum / millis).unwrap_or(u64::MAX));
@@ -232,7 +232,7 @@ fn close_window((_, attempt): (TaskId, u32), open: &OpenWindow) -> UsageRow {
 mod tests {
     use super::*;
 
-    fn whose() -> Option<UsageOwner> {
+    fn owner() -> Option<UsageOwner> {
         let text = |text: &str| text.to_owned();
         let (user, job, machine) = (text("ann"), text("web"), text("m1"));
         Some(UsageOwner { user, job, task_index: 3, machine, band: text("batch") })
@@ -249,7 +249,7 @@ mod tests {
     fn a_window_has_the_average_and_the_most_of_its_measurements() {
         let mut windows = UsageWindows::default();
         for (at, cpu) in [(10_000, 100), (20_000, 300), (30_000, 200)] {
-            windows.add_sample(measured(at, cpu), whose);
+            windows.add_sample(measured(at, cpu), owner);
         }
         assert_eq!(windows.take_finished(Time(200_000)), [], "the window is not over");
         let present = windows.unwritten();
@@ -269,7 +269,7 @@ mod tests {
         let total = |cut: &[usize]| {
             let (mut windows, mut rows) = (UsageWindows::default(), Vec::new());
             for nth in 0..100_usize {
-                windows.add_sample(measured(10_000 * (nth as u64 + 1), 500), whose);
+                windows.add_sample(measured(10_000 * (nth as u64 + 1), 500), owner);
                 if cut.contains(&nth) {
                     rows.extend(windows.take_all());
                 }
@@ -285,7 +285,7 @@ mod tests {
     fn silence_is_not_counted_as_use() {
         let mut windows = UsageWindows::default();
         let long = UsageSample { covers: Span::seconds(3600), ..measured(3_600_000, 100) };
-        windows.add_sample(long, whose);
+        windows.add_sample(long, owner);
         assert_eq!(windows.take_all()[0].millis, 60_000);
     }
 }

@@ -1,14 +1,15 @@
-//! Usage of the whole cell on every replica: each writes down what the agents it polls have said,
-//! and fetches from the others what they wrote.
+//! Exchange of usage rows between replicas, so that every replica has those of the whole cell: each
+//! writes the reports of the agents it polls, and fetches from the others what they wrote.
 //!
-//! A replica gives its own rows in the order in which it wrote them, and whoever fetches remembers
-//! how far it came in the transaction that adds the rows: killed anywhere, it goes on from there.
-//! Which rows are a replica's own is kept as ranges of row numbers, one for each turn of the
-//! writer, so nothing is stored twice. A book that was lost and begun anew has another number, and
-//! is read from its beginning; so is one that was restored from a backup and has not come to where
-//! somebody has read it. Rows that are there already are passed over.
+//! A replica returns its own rows in the order in which it wrote them, and the fetching one stores
+//! its cursor in the transaction that adds the rows: killed anywhere, it continues from there.
+//! Which rows are a replica's own is kept as ranges of row numbers, one for each batch of the
+//! writer, so nothing is stored twice. A log that was lost and begun anew has another id, and is
+//! read from its beginning; so is one that was restored from a backup and is shorter than a
+//! reader's cursor. Rows that exist already are skipped.
 //!
-//! Rejected: sending rows out. Whoever is away would be owed them, and the debt kept somewhere.
+//! Rejected: sending rows out. A replica that is away would be owed them, and the debt kept
+//! somewhere.
 
 use crate::error::HistoryError;
 use crate::event_rows::to_sql_integer;
@@ -29,7 +30,7 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS heard (
         replica INTEGER PRIMARY KEY, book INTEGER NOT NULL, upto INTEGER NOT NULL);\n";
 
-/// How far one has come in somebody's book.
+/// A cursor into the usage log of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageCursor {
     pub log_id: u64,
@@ -39,14 +40,14 @@ pub struct UsageCursor {
 /// Rows that a replica wrote of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageBatch {
-    /// Where these end; to be asked from there the next time.
+    /// Where these end; the cursor of the next fetch.
     pub cursor: UsageCursor,
     pub rows: Vec<UsageRow>,
-    /// There is more already.
+    /// There are more already.
     pub more: bool,
 }
 
-/// The numbers that rows get which are one's own; later ones are larger, whatever was forgotten.
+/// The row number of the next own row; later ones are larger, even after deletions.
 pub(crate) fn next_own_row(db: &Connection) -> rusqlite::Result<i64> {
     let sql = format!(
         "SELECT max(coalesce((SELECT max(last) FROM own_usage), 0),
@@ -56,8 +57,8 @@ pub(crate) fn next_own_row(db: &Connection) -> rusqlite::Result<i64> {
     db.query_row(&sql, [], |row| row.get(0))
 }
 
-/// Takes down that rows from `first` on are one's own. Ranges whose rows were forgotten go, but for
-/// the newest, which says where to go on.
+/// Records that rows from `first` on are own ones. Ranges whose rows were deleted are removed,
+/// except the newest, which is where to continue.
 pub(crate) fn record_own_rows(
     change: &Transaction<'_>,
     first: i64,
@@ -74,10 +75,10 @@ pub(crate) fn record_own_rows(
 }
 
 impl History {
-    /// How far this book has come in the one of another replica.
+    /// The cursor of this replica in the usage log of another one.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// When reading from the database fails.
     pub fn cursor_of(&self, replica: u64) -> Result<UsageCursor, HistoryError> {
         let sql = "SELECT book, upto FROM heard WHERE replica = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
@@ -87,10 +88,10 @@ impl History {
         Ok(self.db.query_row(sql, [to_sql_integer(replica)], read).optional()?.unwrap_or_default())
     }
 
-    /// The same of every replica that told something.
+    /// The cursors of all replicas that have sent something.
     ///
     /// # Errors
-    /// When the database refuses.
+    /// When reading from the database fails.
     pub fn cursors(&self) -> Result<BTreeMap<u64, UsageCursor>, HistoryError> {
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         let mut select = self.db.prepare("SELECT replica, book, upto FROM heard")?;
@@ -101,10 +102,10 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Adds what another replica told, and how far that was.
+    /// Adds the batch of another replica, and its cursor.
     ///
     /// # Errors
-    /// When the database refuses; then nothing of it is there.
+    /// When an operation on the database fails; then nothing of it is there.
     pub fn merge_batch(&mut self, replica: u64, batch: &UsageBatch) -> Result<(), HistoryError> {
         let change = self.db.transaction()?;
         add_usage(&change, &batch.rows, None)?;
@@ -117,8 +118,8 @@ impl History {
 }
 
 impl HistoryReader {
-    /// What this replica wrote of its own after `cursor`, `most` rows of it; everything there is for
-    /// a mark of another book, or past the end of this one.
+    /// Up to `max_rows` rows that this replica wrote itself after `cursor`; all of them for a
+    /// cursor of another log, or past the end of this one.
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -190,7 +191,7 @@ mod tests {
     use crate::store::RetentionConfig;
     use crate::testing::{BEGIN, Folder, number, query};
 
-    /// What the row of a task has in a turn; every figure is another one.
+    /// The usage of a task in a turn; every figure is different.
     fn used(turn: u64, task: u64) -> UsageRow {
         let two = |cpu, ram| Resources { cpu, ram, ..Resources::ZERO };
         UsageRow {
@@ -258,16 +259,16 @@ mod tests {
         let mut source = open(&own_folder);
         source.ingest_usage(&(0..7).map(|task| used(0, task)).collect::<Vec<_>>()).unwrap();
         let mut history = open(&other);
-        let piece =
+        let batch =
             HistoryReader::new(own_folder.path()).usage_after(UsageCursor::default(), 3).unwrap();
-        assert_eq!((piece.rows.len(), piece.more), (3, true));
-        assert_eq!(piece.rows[0], used(0, 0));
-        history.merge_batch(1, &piece).unwrap();
+        assert_eq!((batch.rows.len(), batch.more), (3, true));
+        assert_eq!(batch.rows[0], used(0, 0));
+        history.merge_batch(1, &batch).unwrap();
         drop(history);
         let mut history = open(&other);
-        assert_eq!(history.cursor_of(1).unwrap(), piece.cursor);
-        assert_eq!(history.cursors().unwrap(), BTreeMap::from([(1, piece.cursor)]));
-        history.merge_batch(1, &piece).unwrap();
+        assert_eq!(history.cursor_of(1).unwrap(), batch.cursor);
+        assert_eq!(history.cursors().unwrap(), BTreeMap::from([(1, batch.cursor)]));
+        history.merge_batch(1, &batch).unwrap();
         assert_eq!(number(&query(&other, COUNT)), 3, "told again, and passed over");
         fetch(&mut history, 1, &own_folder);
         assert_eq!(number(&query(&other, COUNT)), 7);
@@ -293,7 +294,8 @@ mod tests {
         source.ingest_usage(&[used(1, 1), used(1, 2), used(1, 3)]).unwrap();
         let mut history = open(&other);
         fetch(&mut history, 1, &own_folder);
-        // As it was after the first turn; then it writes on, with numbers that were told before.
+        // As it was after the first turn; then it writes on, with row numbers that were sent
+        // before.
         source.db.execute_batch("DELETE FROM recent_usage WHERE rowid > 2").unwrap();
         source.db.execute_batch("DELETE FROM own_usage WHERE first > 2").unwrap();
         source.ingest_usage(&[used(2, 1)]).unwrap();

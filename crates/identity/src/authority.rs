@@ -1,10 +1,10 @@
-//! The cell's certificate authority: one key, made at `cell master init`, held by every replica so
-//! that any leader can sign, and by nobody else.
+//! The cell's certificate authority (CA): one key, made at `cell master init`, held by every
+//! replica so that any leader can sign, and by nothing else.
 //!
-//! Leaves live for a day. That makes a list of revoked certificates needless: a part that must go
-//! is refused its next renewal. Schedulers and users get certificates for clients only. Agents are
-//! dialled too, by who they are: only a master's certificate names hosts, so none of the others can
-//! pass for a master towards whoever dials one.
+//! Leaf certificates are valid for a day. That makes a revocation list needless: a part that must
+//! go is refused its next renewal. Schedulers and users get certificates for clients only. Agents
+//! are servers too, identified by their SPIFFE id: only a master's certificate names hosts, so no
+//! other part can impersonate a master to its clients.
 
 use crate::enroll::{
     CertificateHolder, EnrollError, NOT_BEFORE_BACKDATE, alternative_names, key_fingerprint,
@@ -28,8 +28,8 @@ use time::OffsetDateTime;
 
 /// Ten years: renewing the authority means that every part and every context file is touched.
 const AUTHORITY_LIFETIME: Span = Span::seconds(10 * 365 * 24 * 3600);
-/// A replica whose clock is further than this from the log's time signs nothing: a certificate that
-/// both call valid would outlive what is remembered of parts that were sent away.
+/// A replica whose clock is further than this from the log's time signs nothing: a certificate
+/// valid by both clocks would outlive the record of revoked parts.
 const MAX_CLOCK_SKEW: Span = Span::seconds(4 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,8 @@ pub enum AuthorityError {
     KeyMismatch,
 }
 
-/// Who may sign in this cell's name. Neither printable nor comparable: it holds the key.
+/// The certificate authority that signs in this cell's name. It implements neither `Debug` nor
+/// `PartialEq`, because it holds the key.
 pub struct Authority {
     cell: Name,
     certificate: CertificateDer<'static>,
@@ -59,11 +60,11 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A signing request that parsed and carries a signature of its own key.
+/// A signing request (CSR) that parsed and is signed by its own key.
 pub struct SigningRequest {
-    /// Whom it asks a certificate for.
+    /// The identity the certificate is requested for.
     pub identity: Identity,
-    /// Names and addresses a server wants to answer at.
+    /// Names and addresses that a server wants to be reached at.
     pub hosts: Vec<String>,
     key: PublicKey,
 }
@@ -90,7 +91,7 @@ impl SigningRequest {
         Ok(SigningRequest { identity, hosts, key: request.public_key })
     }
 
-    /// What people compare.
+    /// The fingerprint that people compare.
     #[must_use]
     pub fn key_fingerprint(&self) -> KeyFingerprint {
         key_fingerprint(self.key.der_bytes())
@@ -150,7 +151,7 @@ impl Authority {
         &self.certificate_pem
     }
 
-    /// For the file of this replica, and for a replica that joins.
+    /// The key as PEM, for this replica's file and for a replica that joins.
     #[must_use]
     pub fn key_pem(&self) -> &Secret {
         &self.key_pem
@@ -161,9 +162,9 @@ impl Authority {
         tls::fingerprint(&self.certificate)
     }
 
-    /// A certificate for the key of `request`, together with the authority's, as PEM. The identity
-    /// and the hosts are those the caller has checked; nothing else of the request is taken over.
-    /// Only a master is certified for hosts, whoever asks: others are dialled as who they are.
+    /// A certificate for the key of `request`, together with the authority's, as PEM. The caller
+    /// has checked the identity and the hosts; nothing else of the request is used. Only a master's
+    /// certificate names hosts: other parts are identified by their SPIFFE id.
     ///
     /// # Errors
     /// When a host is not one, or `now` is no date.
@@ -194,7 +195,8 @@ impl Authority {
     }
 
     /// A certificate for the task of this name (`user/job/index`) and the key of a request,
-    /// together with the authority's, as PEM. Tasks dial each other, so it is good for both ends.
+    /// together with the authority's, as PEM. Tasks dial each other, so it is valid for client and
+    /// server authentication.
     ///
     /// # Errors
     /// When the request is not signed by its own key, or `now` is no date.
@@ -251,13 +253,13 @@ pub struct Credentials {
 
 impl Credentials {
     /// # Errors
-    /// When the certificate is not one of ours.
+    /// When the certificate is not one of a cell's parts.
     pub fn holder(&self) -> Result<CertificateHolder, EnrollError> {
         CertificateHolder::from_pem(&self.certificate)
     }
 }
 
-/// Random, positive, 16 bytes.
+/// A random, positive serial number of 16 bytes.
 fn serial() -> Result<SerialNumber, AuthorityError> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| AuthorityError::NoRandomness)?;
@@ -266,11 +268,11 @@ fn serial() -> Result<SerialNumber, AuthorityError> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-/// When something is signed: one time, or two where this replica's clock and the log differ. What
-/// is signed then is valid by both, so that it is whichever is right.
+/// The time of signing: one time, or two where this replica's clock and the log differ. The
+/// certificate's validity covers both, so that it is valid whichever is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssueTime {
-    /// By this replica's clock.
+    /// The time by this replica's clock.
     pub wall: Time,
     earlier: Time,
     later: Time,
@@ -284,7 +286,7 @@ impl From<Time> for IssueTime {
 
 impl IssueTime {
     /// # Errors
-    /// By how much the two are apart, if that is too much to sign anything.
+    /// The difference of the two clocks, if it is too large to sign anything.
     pub fn from_clocks(wall: Time, log: Time) -> Result<IssueTime, Span> {
         if log == Time::ZERO {
             return Ok(wall.into());
@@ -309,7 +311,7 @@ fn validity(
     Ok((date(from)?, date(issued.later.plus(lifetime))?))
 }
 
-/// The cell stands in the authority's own subject.
+/// The cell's name is the subject of the authority's own certificate.
 fn cell_of(certificate: &CertificateDer<'_>) -> Option<Name> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let cell = parsed.subject().iter_organization().next()?.as_str().ok()?;

@@ -1,11 +1,11 @@
 //! The one place at which the time of day enters a process: masters, agents, schedulers, shims and
-//! the command line all ask here. It dates certificates and what people read, tells each part's
-//! clock to the masters, and is what log time is led by (`crates/control/src/log_time.rs`); no other
-//! decision is made by it, because it may jump.
+//! the command line all read it here. It dates certificates and what people read, reports each
+//! part's clock to the masters, and is the source of log time (`crates/control/src/log_time.rs`);
+//! no other decision depends on it, because it may jump.
 //!
 //! A debug build shifts it by the milliseconds in the file that `CELL_CLOCK_OFFSET_FILE` names,
 //! read each time, so that tests move the clock of one process, TLS included, while it runs. A
-//! release build knows no such variable.
+//! release build ignores that variable.
 
 #![expect(clippy::disallowed_types, reason = "the edge at which the time of day enters")]
 
@@ -22,7 +22,7 @@ pub fn wall() -> Time {
     Time(millis.saturating_add_signed(offset()))
 }
 
-/// The same, to be compared with times of files.
+/// The same, for comparison with file times.
 #[must_use]
 pub fn system() -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(wall().0)
@@ -40,7 +40,7 @@ fn offset() -> i64 {
     0
 }
 
-/// What TLS takes for now.
+/// The current time as rustls reads it.
 #[derive(Debug)]
 pub struct TlsTime;
 

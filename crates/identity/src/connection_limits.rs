@@ -1,19 +1,22 @@
-//! Places for connections: who has how many, and who must leave when there are none left.
+//! Connection limits: how many connections each identity or address may hold, and which one is
+//! evicted when there are too many.
 //!
-//! Whoever has shown who it is has places of its own. Everybody else shares a few, for a short
-//! time: a stranger costs a file descriptor and some memory, and there is no end of strangers. When
-//! the strangers' places are full the newcomer gets in and the oldest connection of the address
-//! that holds most of them goes, so that thousands of connections from a few places keep nobody
-//! else out, and a handshake, which takes milliseconds, ends long before its turn to go comes.
+//! A caller that has authenticated has its own limit. All unauthenticated connections share a small
+//! pool, for a short time: each costs a file descriptor and some memory, and their number has no
+//! natural bound. When the pool is full, a new connection is admitted and the oldest connection of
+//! the address with the most connections is evicted. So thousands of connections from a few
+//! addresses do not lock out anyone else, and a handshake, which takes milliseconds, ends long
+//! before its turn to be evicted.
 //!
-//! Rejected: refusing newcomers while it is full. That hands the door to whoever fills it first.
+//! Rejected: refusing new connections while the pool is full. Then whoever fills it first locks out
+//! everyone else.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Whose connections are counted together.
+/// The key by which connections are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitKey {
     Address(IpAddr),
@@ -23,14 +26,14 @@ pub enum LimitKey {
 #[derive(Default)]
 pub struct ConnectionCounts(Mutex<BTreeMap<LimitKey, usize>>);
 
-/// One connection's place; given back when dropped.
+/// A permit for one connection; released when dropped.
 pub struct ConnectionPermit {
     counts: Arc<ConnectionCounts>,
     key: LimitKey,
 }
 
 impl ConnectionCounts {
-    /// A place, while the guest has fewer than `limit`.
+    /// A permit, while this key holds fewer than `limit`.
     pub fn acquire(self: &Arc<Self>, key: LimitKey, limit: usize) -> Option<ConnectionPermit> {
         let mut counts = lock(&self.0);
         let count = counts.entry(key.clone()).or_default();
@@ -57,7 +60,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Connections of which nobody knows yet who they are.
+/// Connections that have not authenticated yet.
 pub struct UnauthenticatedConnections {
     limit: usize,
     table: Mutex<ConnectionTable>,
@@ -67,11 +70,11 @@ pub struct UnauthenticatedConnections {
 struct ConnectionTable {
     next_number: u64,
     total: usize,
-    /// By where they come from and when they came.
+    /// By source address and order of arrival.
     by_source: BTreeMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
 }
 
-/// One of them; leaves when dropped.
+/// One unauthenticated connection; it leaves the pool when dropped.
 pub struct UnauthenticatedConnection {
     pool: Arc<UnauthenticatedConnections>,
     source: IpAddr,
@@ -85,7 +88,7 @@ impl UnauthenticatedConnections {
         Arc::new(UnauthenticatedConnections { limit: limit.max(1), table: Mutex::default() })
     }
 
-    /// Lets one in, at the cost of another when there are too many.
+    /// Admits a connection and evicts another when there are too many.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> UnauthenticatedConnection {
         let (source, eviction) = (source_network(address), Arc::new(Notify::new()));
         let mut table = lock(&self.table);
@@ -107,15 +110,16 @@ impl UnauthenticatedConnections {
 }
 
 impl ConnectionTable {
-    /// The oldest of the largest crowd goes; of equal crowds, that with the oldest.
+    /// Evicts the oldest connection of the largest group; among equal groups, of the one with the
+    /// oldest connection.
     fn evict_oldest(&mut self) {
-        let first = |crowd: &BTreeMap<u64, Arc<Notify>>| crowd.keys().next().copied();
-        let crowd = self
+        let oldest = |group: &BTreeMap<u64, Arc<Notify>>| group.keys().next().copied();
+        let victim = self
             .by_source
             .iter()
-            .max_by_key(|(_, crowd)| (crowd.len(), std::cmp::Reverse(first(crowd))))
-            .and_then(|(source, oldest)| Some((*source, first(oldest)?)));
-        if let Some((source, number)) = crowd
+            .max_by_key(|(_, group)| (group.len(), std::cmp::Reverse(oldest(group))))
+            .and_then(|(source, group)| Some((*source, oldest(group)?)));
+        if let Some((source, number)) = victim
             && let Some(eviction) = self.remove(source, number)
         {
             eviction.notify_one();
@@ -134,7 +138,7 @@ impl ConnectionTable {
 }
 
 impl UnauthenticatedConnection {
-    /// Done when its place is given to another.
+    /// Completes when this connection is evicted in favour of another.
     pub async fn evicted(&self) {
         self.eviction.notified().await;
     }
@@ -146,7 +150,7 @@ impl Drop for UnauthenticatedConnection {
     }
 }
 
-/// Who has one address of a network of version 6 usually has the whole.
+/// The /64 network of an IPv6 address: the holder of one address usually has the whole network.
 fn source_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -167,32 +171,37 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn evicted_indices(strangers: &[UnauthenticatedConnection]) -> Vec<usize> {
+    fn evicted_indices(connections: &[UnauthenticatedConnection]) -> Vec<usize> {
         let is_evicted =
             |connection: &UnauthenticatedConnection| connection.evicted().now_or_never().is_some();
-        strangers.iter().enumerate().filter(|(_, one)| is_evicted(one)).map(|(at, _)| at).collect()
+        connections
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| is_evicted(one))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     #[test]
     fn the_largest_crowd_makes_room_and_its_oldest_goes_first() {
-        let strangers = UnauthenticatedConnections::with_limit(4);
-        let modest = strangers.admit(at("192.0.2.1"));
+        let pool = UnauthenticatedConnections::with_limit(4);
+        let modest = pool.admit(at("192.0.2.1"));
         let crowd: Vec<UnauthenticatedConnection> =
-            (0..6).map(|_| strangers.admit(at("192.0.2.9"))).collect();
-        assert_eq!(strangers.count(), 4);
+            (0..6).map(|_| pool.admit(at("192.0.2.9"))).collect();
+        assert_eq!(pool.count(), 4);
         assert_eq!(evicted_indices(&crowd), [0, 1, 2]);
-        let late = strangers.admit(at("192.0.2.2"));
+        let late = pool.admit(at("192.0.2.2"));
         assert_eq!(evicted_indices(&crowd), [3], "whom the others were told before");
         assert!(evicted_indices(&[modest, late]).is_empty());
         drop(crowd);
-        assert_eq!(strangers.count(), 0, "also those that went have gone once");
+        assert_eq!(pool.count(), 0, "also those that went have gone once");
     }
 
     #[test]
     fn of_equal_crowds_the_oldest_goes() {
-        let strangers = UnauthenticatedConnections::with_limit(2);
+        let pool = UnauthenticatedConnections::with_limit(2);
         let all: Vec<UnauthenticatedConnection> =
-            ["192.0.2.9", "192.0.2.1", "192.0.2.2"].map(|a| strangers.admit(at(a))).into();
+            ["192.0.2.9", "192.0.2.1", "192.0.2.2"].map(|a| pool.admit(at(a))).into();
         assert_eq!(evicted_indices(&all), [0]);
     }
 

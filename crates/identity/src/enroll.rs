@@ -1,9 +1,10 @@
-//! How a part gets its certificate: once by a join token, afterwards by the certificate it holds.
+//! Enrollment: a part gets its first certificate with a join token, and later ones with the
+//! certificate it holds.
 //!
-//! The private key is made where it is used and never travels. What travels is a signing request,
-//! and the cell's authority takes from it only the public key, the name it must match and, for a
-//! master, the hosts it answers at. A join token is good for one such request; its text carries the
-//! fingerprint of the authority, so that the secret is only ever told to the right cell.
+//! The private key is generated where it is used and never travels. What travels is a signing
+//! request (CSR), and the cell's authority uses only its public key, the name it must match and,
+//! for a master, the hosts it is reached at. A join token is good for one such request; its text
+//! carries the fingerprint of the authority, so that the secret is sent only to the right cell.
 //!
 //! Rejected: certificates made on the master and copied to machines. Copies of keys are what gets
 //! stolen.
@@ -21,26 +22,26 @@ use std::net::IpAddr;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Where a join token is exchanged for a certificate; open to anyone who has one.
+/// Exchanges a join token for a certificate; open to anyone who has a token.
 pub const JOIN_PATH: &str = "/internal/join";
-/// Where a replica that was confirmed gets the authority's key.
+/// Gives the authority's key to a replica that was confirmed.
 pub const AUTHORITY_PATH: &str = "/internal/authority";
-/// Where a part gets its next certificate.
+/// Renews a part's certificate.
 pub const RENEW_PATH: &str = "/internal/renew";
-/// Life of a part's certificate.
+/// Lifetime of a part's certificate.
 pub const CERTIFICATE_LIFETIME: Span = Span::seconds(24 * 3600);
-/// How far certificates reach back before they were made, for clocks that lag behind.
+/// How far a certificate's `not before` is backdated, for clocks that lag behind.
 pub const NOT_BEFORE_BACKDATE: Span = Span::seconds(2 * 3600);
-/// A certificate that begins this much later than now, or ended this long ago, is still good: its
-/// signer's clock may be ahead, or that of whoever looks at it.
+/// A certificate that begins this much later than now, or ended this long ago, is still accepted:
+/// the signer's clock or the verifier's may be wrong.
 pub const CLOCK_SKEW_TOLERANCE: Span = Span::seconds(3600);
-/// Stands for the cell in a signing request that comes with a join token: its holder does not know
-/// the cell's name yet, and the token's fingerprint says more than a name.
+/// Stands for the cell's name in a signing request that comes with a join token: its holder does
+/// not know the name yet, and the token's fingerprint identifies the cell better than a name.
 const UNKNOWN_CELL: &str = "joining";
-/// First piece of a join token's text.
+/// First component of a join token's text.
 const JOIN_TOKEN_PREFIX: &str = "CELL-JOIN";
 
-/// Why there is no key, no request or no identity.
+/// Why enrollment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
     #[error("making a key or signing request: {0}")]
@@ -57,21 +58,20 @@ pub enum EnrollError {
     Token(&'static str),
 }
 
-/// What the holder of a join token asks at [`JOIN_PATH`].
+/// Request at [`JOIN_PATH`], by the holder of a join token.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct JoinRequest {
-    pub protocol: u32,
     /// The whole text of the token.
     pub token: Secret,
     /// PEM.
     pub signing_request: String,
 }
 
-/// What it hears, once the token's use is in the log.
+/// The answer, once the token's use is in the log.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum JoinReply {
     Certified(JoinAnswer),
-    /// A replica is to ask again: an operator has not confirmed it yet.
+    /// A replica asks again later: an operator has not confirmed it yet.
     Waiting(PendingConfirmation),
 }
 
@@ -84,34 +84,31 @@ pub struct JoinAnswer {
     pub authority: String,
 }
 
-/// A replica that waits for an operator.
+/// A replica that waits for an operator's confirmation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PendingConfirmation {
     pub cell: Name,
-    /// As the cell has it; whoever waits shows its own.
+    /// The fingerprint as the cell knows it; the waiting replica prints its own for comparison.
     pub key: KeyFingerprint,
-    /// Who is not confirmed by then joins with another token.
+    /// A replica that is not confirmed by then joins with another token.
     pub until: Time,
 }
 
-/// What a replica that was confirmed asks at [`AUTHORITY_PATH`], on a connection that shows its
-/// certificate: who does not have the key of that gets nothing.
+/// Request at [`AUTHORITY_PATH`], by a replica that was confirmed. The connection presents its
+/// certificate: without that certificate's key there is no answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AuthorityRequest {
-    pub protocol: u32,
-}
+pub struct AuthorityRequest;
 
 #[derive(Clone, Serialize, Deserialize)]
 pub struct AuthorityAnswer {
-    /// PEM, so that any leader can sign.
+    /// PEM; with it any leader can sign.
     pub authority_key: Secret,
 }
 
-/// What a part with a certificate asks at [`RENEW_PATH`].
+/// Request at [`RENEW_PATH`], by a part with a certificate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RenewRequest {
-    pub protocol: u32,
-    /// PEM, for the very name of the certificate shown on the connection.
+    /// PEM, for exactly the name in the certificate presented on the connection.
     pub signing_request: String,
 }
 
@@ -121,7 +118,7 @@ pub struct RenewAnswer {
     pub certificate: String,
 }
 
-/// What a join token is good for.
+/// The kind of part that a join token enrolls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinKind {
     Agent,
@@ -136,7 +133,7 @@ pub struct JoinToken {
     pub name: Name,
     pub id: String,
     pub secret: Secret,
-    /// Of the authority's certificate.
+    /// Fingerprint of the authority's certificate.
     pub fingerprint: String,
 }
 
@@ -158,7 +155,7 @@ impl JoinToken {
     }
 
     /// # Errors
-    /// What is wrong with the text; never the text itself, which may be most of a good token.
+    /// What is wrong with the text; never the text itself, which may be most of a valid token.
     pub fn parse(text: &str) -> Result<JoinToken, EnrollError> {
         let pieces: Vec<&str> = text.trim().split('.').collect();
         let [JOIN_TOKEN_PREFIX, kind, name, id, secret, fingerprint] = pieces[..] else {
@@ -183,16 +180,16 @@ impl JoinToken {
         Ok(JoinToken { kind, name, id, secret: Secret::new(secret.to_owned()), fingerprint })
     }
 
-    /// A fresh key and what to ask for with this token.
+    /// Generates a key and the signing request for this token.
     ///
     /// # Errors
-    /// When a host is not one, or the system has no randomness.
+    /// When a host is not valid, or the system has no randomness.
     pub fn generate_key(&self, hosts: &[String]) -> Result<NewKey, EnrollError> {
         let cell = Name::new(UNKNOWN_CELL).map_err(|_| EnrollError::Token("no cell"))?;
         NewKey::generate(&Identity { cell, part: self.part() }, hosts)
     }
 
-    /// The part that the token makes of its holder.
+    /// The part that this token enrolls.
     #[must_use]
     pub fn part(&self) -> Part {
         match self.kind {
@@ -211,10 +208,10 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// `hosts`: names and addresses at which a server will be reached; none for a client.
+    /// `hosts`: names and addresses at which a server is reached; none for a client.
     ///
     /// # Errors
-    /// When a host is not one, or the system has no randomness.
+    /// When a host is not valid, or the system has no randomness.
     pub fn generate(identity: &Identity, hosts: &[String]) -> Result<NewKey, EnrollError> {
         let crypto = |why: rcgen::Error| EnrollError::Crypto(why.to_string());
         let key = KeyPair::generate().map_err(crypto)?;
@@ -227,7 +224,7 @@ impl NewKey {
     }
 }
 
-/// For people who look at a certificate; nothing is decided by it.
+/// The subject, for people who read a certificate; no decision depends on it.
 #[must_use]
 pub fn subject(part: &Part) -> DistinguishedName {
     let mut subject = DistinguishedName::new();
@@ -235,7 +232,7 @@ pub fn subject(part: &Part) -> DistinguishedName {
     subject
 }
 
-/// The identity and the hosts, as they stand in a certificate.
+/// The identity and the hosts as subject alternative names.
 ///
 /// # Errors
 /// When a host is neither a host name nor an address.
@@ -269,7 +266,7 @@ fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.split('.').all(label)
 }
 
-/// The fingerprint of a public key, of its bits alone.
+/// The fingerprint of a public key, computed from its bits alone.
 #[must_use]
 pub fn key_fingerprint(public_key: &[u8]) -> KeyFingerprint {
     let digest = sha256(public_key);
@@ -279,17 +276,17 @@ pub fn key_fingerprint(public_key: &[u8]) -> KeyFingerprint {
 /// The fingerprint of the public half of a private key in PEM.
 ///
 /// # Errors
-/// When it is none.
+/// When the text is not a private key.
 pub fn own_key_fingerprint(key: &Secret) -> Result<KeyFingerprint, EnrollError> {
     let pair = KeyPair::from_pem(key.expose()).map_err(|e| EnrollError::Crypto(e.to_string()))?;
     Ok(key_fingerprint(pair.public_key_raw()))
 }
 
-/// What a certificate says of its holder.
+/// The holder of a certificate, as the certificate states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateHolder {
     pub identity: Identity,
-    /// Of the key it is for.
+    /// Fingerprint of the certificate's key.
     pub key: KeyFingerprint,
     pub from: Time,
     pub until: Time,
@@ -329,43 +326,44 @@ impl CertificateHolder {
         CertificateHolder::from_certificate(&certificates("certificate", pem)?[0])
     }
 
-    /// When to ask for the next certificate: at two thirds of this one's life, so that a cell may
-    /// be away for eight hours before a part loses its identity.
+    /// When to renew: at two thirds of the certificate's lifetime, so that the cell may be away for
+    /// eight hours before a part loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
         let issued = issued_at(self.from, self.until);
         issued.plus(Span(self.until.since(issued).0 / 3 * 2))
     }
 
-    /// Whether whoever signs for itself should do so now: in time, and when the clock says that it
-    /// was signed in the future, for then it was signed by a clock that was ahead.
+    /// Whether a replica that signs for itself should renew now: at the usual time, and also when
+    /// the certificate is dated in the future, because then the clock that signed it was ahead.
     #[must_use]
     pub fn is_renewal_due(&self, now: Time) -> bool {
         let ahead = issued_at(self.from, self.until).since(now);
         now >= self.renew_at() || ahead > Span::seconds(60)
     }
 
-    /// Whether it opens nothing any more, clocks that differ allowed for.
+    /// Whether it is no longer accepted, clock skew allowed for.
     #[must_use]
     pub fn is_expired(&self, now: Time) -> bool {
         self.effective_expiry() <= now
     }
 
-    /// When it opens nothing any more, clocks that differ allowed for.
+    /// When it is no longer accepted, clock skew allowed for.
     #[must_use]
     pub fn effective_expiry(&self) -> Time {
         self.until.plus(expiry_tolerance(self.from, self.until))
     }
 }
 
-/// For how long a certificate is taken after its end, by clocks that differ: as long as it lived,
-/// and never longer than [`CLOCK_SKEW_TOLERANCE`]. One that was made for seconds is not good for an hour.
+/// For how long a certificate is accepted after its end, because clocks differ: as long as its
+/// lifetime, and never longer than [`CLOCK_SKEW_TOLERANCE`]. A certificate issued for seconds is
+/// not accepted for an hour.
 #[must_use]
 pub fn expiry_tolerance(from: Time, until: Time) -> Span {
     until.since(issued_at(from, until)).min(CLOCK_SKEW_TOLERANCE)
 }
 
-/// When a certificate that says this was made: whoever renews in time counts from then.
+/// When a certificate with this validity was issued; renewal counts from then.
 #[must_use]
 pub fn issued_at(from: Time, until: Time) -> Time {
     from.plus(NOT_BEFORE_BACKDATE).min(until)

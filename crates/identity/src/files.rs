@@ -1,7 +1,7 @@
 //! Keys and certificates of this replica on disk: `identity/` in the data directory.
 //!
 //! Keys are files of mode 0600 and are refused when others could read them: a key that was readable
-//! for a while must be taken for known. Each file is replaced in one step, the key before the
+//! for a while must be considered known. Each file is replaced atomically, the key before the
 //! certificate, so that a crash between the two leaves a pair that does not match, which the start
 //! repairs by signing anew: this replica holds the authority.
 
@@ -32,7 +32,7 @@ pub enum FilesError {
     Authority(#[from] AuthorityError),
 }
 
-/// The folder of this replica's keys.
+/// The directory of this replica's keys.
 pub struct IdentityFiles(PathBuf);
 
 impl IdentityFiles {
@@ -42,7 +42,7 @@ impl IdentityFiles {
     }
 
     /// # Errors
-    /// When the folder cannot be made.
+    /// When the directory cannot be made.
     pub fn create(&self) -> Result<(), FilesError> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         made.map_err(|why| FilesError::Io { path: self.0.clone(), why })
@@ -68,7 +68,7 @@ impl IdentityFiles {
         self.replace(AUTHORITY_FILE, certificate)
     }
 
-    /// This replica's own certificate and key; nothing if there is none, or the two do not belong
+    /// This replica's own certificate and key; `None` if there is none, or the two do not belong
     /// together.
     ///
     /// # Errors

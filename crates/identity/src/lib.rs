@@ -1,17 +1,17 @@
-//! Who is who in a cell: certificates of its parts, the authority that signs them, how a part is
-//! enrolled, and the TLS that they speak.
+//! Identity in a cell: certificates of its parts, the certificate authority that signs them,
+//! enrollment with join tokens, and mutual TLS.
 //!
 //! | file | what |
 //! |---|---|
 //! | `authority` | the cell's own certificate authority |
 //! | `files` | its key and a replica's certificate on disk |
-//! | `enroll` | a join token and a signing request against a certificate; renewal |
-//! | `spiffe` | the names in certificates: which part of which cell |
+//! | `enroll` | a join token and a signing request exchanged for a certificate; renewal |
+//! | `spiffe` | SPIFFE ids in certificates: which part of which cell |
 //! | `task_identity` | certificates of tasks |
-//! | `tls` | client and server configurations, whom they trust |
+//! | `tls` | client and server configurations and their certificate verifiers |
 //! | `secret` | tokens and keys in memory, their hashes |
 //! | `private_files` | files and folders that nobody else may read |
-//! | `connection_limits` | places for connections, by who is at the other end |
+//! | `connection_limits` | limits on connections, by identity or by source address |
 //! | `clock` | the one place where the wall clock is read |
 
 pub mod authority;

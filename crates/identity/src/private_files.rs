@@ -1,9 +1,8 @@
-//! Files and folders that hold keys, or what a cell knows: nobody but their owner reads them or
-//! writes there.
+//! Files and directories that hold keys or a cell's data: only their owner can read or write them.
 //!
-//! Whoever may write there puts other files in their place; whoever may read has the names of what
-//! runs, tokens and packages. A folder that somebody else made open is refused and not narrowed:
-//! what was in it may have been read already, and that is for a person to know.
+//! An account that may write there can replace files; one that may read gets the names of what
+//! runs, tokens and packages. A directory that is open to others is refused and not narrowed: its
+//! content may have been read already, and that is for a person to know.
 
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -11,13 +10,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What group and others may not have. To pass through is not to read.
+/// Permission bits that group and others must not have. To traverse a directory is not to read it.
 const FORBIDDEN_MODE_BITS: u32 = 0o066;
 
-/// Makes a folder with this mode where there is none, and refuses one that is open to others.
+/// Makes a directory with this mode where there is none, and refuses one that is open to others.
 ///
 /// # Errors
-/// When it cannot be made or looked at, is another account's, or others may read it or write there.
+/// When it cannot be made or inspected, belongs to another account, or others may read or write it.
 pub fn ensure_private_dir(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
     let metadata = fs::metadata(path)?;
@@ -43,16 +42,17 @@ pub fn ensure_private_dir(path: &Path, mode: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// A new file that only its owner can read, on disk when this returns.
+/// Writes a new file that only its owner can read; it is on disk when this returns.
 ///
 /// # Errors
-/// When it is there already or cannot be written. A file that could not be written whole, as on a
-/// full disk, is not left behind: it would stand in the way of the next try.
+/// When it exists already or cannot be written. A file that could not be written completely, as on
+/// a full disk, is removed: it would block the next attempt.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     PrivateFile::create(path)?.write(bytes)
 }
 
-/// A new file as of [`write_private`] whose content is still to come; without any it goes again.
+/// A new file as of [`write_private`] whose content is still to come; dropped without content, it
+/// is removed.
 pub struct PrivateFile {
     path: PathBuf,
     file: Option<File>,
@@ -60,14 +60,14 @@ pub struct PrivateFile {
 
 impl PrivateFile {
     /// # Errors
-    /// When it is there already or cannot be made.
+    /// When it exists already or cannot be made.
     pub fn create(path: &Path) -> io::Result<PrivateFile> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         Ok(PrivateFile { path: path.to_owned(), file: Some(file) })
     }
 
     /// # Errors
-    /// When it cannot be written whole; then it is gone.
+    /// When it cannot be written completely; then it is removed.
     pub fn write(mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.take().map_or(Ok(()), |file| write_or_remove(file, &self.path, bytes))
     }
@@ -76,7 +76,7 @@ impl PrivateFile {
 impl Drop for PrivateFile {
     fn drop(&mut self) {
         if self.file.is_some() {
-            // An empty file that stays is in the way of the next try and of nothing else.
+            // An empty file that stays blocks the next attempt and harms nothing else.
             drop(std::fs::remove_file(&self.path));
         }
     }

@@ -7,7 +7,7 @@
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-/// A secret text. Reading it is spelt out at every use.
+/// A secret text. Reading it takes an explicit [`Secret::expose`] at every use.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -63,7 +63,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(pair).map(char::from).collect()
 }
 
-/// Exactly 32 bytes in lower-case hexadecimal digits, or nothing.
+/// Exactly 32 bytes in lower-case hexadecimal digits, or `None`.
 #[must_use]
 pub fn unhex32(text: &str) -> Option<[u8; 32]> {
     let digit = |b: u8| match b {

@@ -1,6 +1,7 @@
-//! Who a certificate is for: `spiffe://<cell>/<kind>/<name>`, as a URI in its alternative names.
+//! SPIFFE ids of a cell's parts: `spiffe://<cell>/<kind>/<name>`, as a URI in a certificate's
+//! alternative names.
 //!
-//! The text is matched whole and piece by piece, never by prefix: `agent/m1` says nothing about
+//! The text is matched whole and component by component, never by prefix: `agent/m1` does not match
 //! `agent/m10`. Rejected: the common name of the subject, which every library treats differently
 //! and which a certificate for a host name also fills.
 

@@ -1,10 +1,11 @@
-//! Who a task is to other programs: a certificate with `spiffe://<cell>/<user>/<job>/<index>` in
-//! it, by which tasks know each other over TLS (X9). The agent of the task's machine makes the key
-//! and asks a master for the certificate; masters sign for tasks that are placed on that machine,
-//! by the name that they know the task by, and for no other.
+//! Identity of a task towards other programs: a certificate with
+//! `spiffe://<cell>/<user>/<job>/<index>` in it, with which tasks authenticate each other over TLS
+//! (X9). The agent of the task's machine generates the key and requests the certificate from a
+//! master; masters sign only for tasks that are placed on that machine, with the name that the cell
+//! has for the task.
 //!
-//! Its text has one piece more than that of a part of the cell, and names are matched whole: a task
-//! can never pass for a master, an agent or a person.
+//! Its SPIFFE id has one component more than that of a part of the cell, and names are matched
+//! whole: a task cannot impersonate a master, an agent or a person.
 
 use crate::enroll::{EnrollError, issued_at};
 use crate::secret::Secret;
@@ -17,16 +18,15 @@ use serde::{Deserialize, Serialize};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Where an agent asks for the certificate of a task.
+/// Where an agent requests the certificate of a task.
 pub const TASK_IDENTITY_PATH: &str = "/internal/task-identity";
 
-/// What an agent asks at [`TASK_IDENTITY_PATH`].
+/// Request of an agent at [`TASK_IDENTITY_PATH`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskIdentityRequest {
-    pub protocol: u32,
     pub task: TaskId,
     pub attempt: u32,
-    /// PEM. Only its key counts: who the task is, the cell knows.
+    /// PEM. Only its key counts: the cell knows the task's name.
     pub signing_request: String,
 }
 
@@ -38,7 +38,7 @@ pub struct TaskIdentityAnswer {
     pub authority: String,
 }
 
-/// The identity of a task; `name` is `user/job/index`.
+/// The SPIFFE id of a task; `name` is `user/job/index`.
 #[must_use]
 pub fn task_uri(cell: &Name, name: &str) -> String {
     format!("spiffe://{cell}/{name}")
@@ -53,10 +53,10 @@ pub fn new_key() -> Result<Secret, EnrollError> {
     Ok(Secret::new(key.serialize_pem()))
 }
 
-/// The request to certify a key, PEM.
+/// The signing request for a key, PEM.
 ///
 /// # Errors
-/// When it is no key.
+/// When `key` is not a private key.
 pub fn signing_request(key: &Secret) -> Result<String, EnrollError> {
     let crypto = |why: rcgen::Error| EnrollError::Crypto(why.to_string());
     let key = KeyPair::from_pem(key.expose()).map_err(crypto)?;
@@ -65,7 +65,7 @@ pub fn signing_request(key: &Secret) -> Result<String, EnrollError> {
     params.serialize_request(&key).and_then(|request| request.pem()).map_err(crypto)
 }
 
-/// What a task's certificate says.
+/// A task's certificate, as far as its agent needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskCertificate {
     pub uri: String,
@@ -74,7 +74,7 @@ pub struct TaskCertificate {
 }
 
 impl TaskCertificate {
-    /// Of the first certificate of a PEM text.
+    /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
     /// When it does not parse, or does not name exactly one URI.
@@ -102,8 +102,8 @@ impl TaskCertificate {
         })
     }
 
-    /// When to ask for the next one: at half of its life, so that masters may be away for half an
-    /// hour before a task loses its identity.
+    /// When to renew: at half of its lifetime, so that masters may be away for half an hour before
+    /// a task loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
         let issued = issued_at(self.from, self.until);

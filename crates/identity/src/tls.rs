@@ -1,17 +1,20 @@
-//! How the parts of a cell talk: TLS 1.3 only, one authority per cell, certificates on both sides.
+//! TLS between the parts of the cell: TLS 1.3 only, one certificate authority per cell,
+//! certificates on both sides.
 //!
-//! A client knows a cell by the certificate of its authority, and at first contact, when it holds
-//! nothing but a join token, by that certificate's fingerprint. A server asks for a client
-//! certificate and accepts none: people come with tokens. A certificate that is shown must be good.
+//! A client recognises a cell by the certificate of its authority, and at first contact, when it
+//! holds nothing but a join token, by that certificate's fingerprint. A server requests a client
+//! certificate and also accepts clients without one: people come with tokens. A certificate that is
+//! presented must be valid.
 //!
-//! Agents are dialled too, by masters and by each other. Their certificates name no host, so none
-//! of them passes for a master; whoever dials an agent wants the identity in its certificate
-//! ([`client_config_for_part`]), and an agent talks to nobody who shows none ([`server_config_for_parts`]).
+//! Agents are servers too, for masters and for each other. Their certificates name no host, so none
+//! of them can impersonate a master; a client that dials an agent requires the identity in its
+//! certificate ([`client_config_for_part`]), and an agent accepts no connection without a
+//! certificate ([`server_config_for_parts`]).
 //!
-//! The cryptography provider is passed by hand everywhere, so that no library can choose another
+//! The cryptography provider is passed explicitly everywhere, so that no library can choose another
 //! by installing a process-wide default first. Sessions are not resumed: a full handshake checks
-//! that the certificate is still valid. Clocks differ: what is not valid yet, or not any more, by
-//! less than [`CLOCK_SKEW_TOLERANCE`] is.
+//! that the certificate is still valid. Clocks differ: a certificate that is not valid yet, or no
+//! longer, by less than [`CLOCK_SKEW_TOLERANCE`] is accepted.
 
 use crate::clock::TlsTime;
 use crate::enroll::{CLOCK_SKEW_TOLERANCE, CertificateHolder, expiry_tolerance};
@@ -35,7 +38,7 @@ use rustls::{
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Why there is no TLS with these certificates and keys.
+/// Why a TLS configuration cannot be made from these certificates and keys.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{what}: not PEM text of the right kind: {why}")]
@@ -57,7 +60,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// All certificates in a PEM text.
 ///
 /// # Errors
-/// When a block does not parse or there is none; `what` says which text it was.
+/// When a block does not parse or there is none; `what` names the text.
 pub fn certificates(
     what: &'static str,
     pem: &str,
@@ -67,7 +70,8 @@ pub fn certificates(
     if all.is_empty() { Err(TlsError::Empty { what }) } else { Ok(all) }
 }
 
-/// What a cell is recognised by: SHA-256 of its authority's certificate, in hexadecimal digits.
+/// The fingerprint that identifies a cell: SHA-256 of its authority's certificate, in hexadecimal
+/// digits.
 #[must_use]
 pub fn fingerprint(authority: &CertificateDer<'_>) -> String {
     hex(&sha256(authority))
@@ -82,8 +86,8 @@ pub enum Trust {
     Fingerprint(String),
 }
 
-/// The certificate a part shows at present. It is exchanged while connections go on, so renewal
-/// restarts nothing.
+/// The certificate that a part presents at present. It can be replaced while connections stay open,
+/// so renewal restarts nothing.
 pub struct CertificateResolver(RwLock<Arc<CertifiedKey>>);
 
 impl CertificateResolver {
@@ -93,7 +97,7 @@ impl CertificateResolver {
         Ok(Arc::new(CertificateResolver(RwLock::new(certified_key(chain_pem, key_pem)?))))
     }
 
-    /// Shows another certificate from the next handshake on.
+    /// Presents another certificate from the next handshake on.
     ///
     /// # Errors
     /// As [`CertificateResolver::new`]; the old one stays in use then.
@@ -115,7 +119,7 @@ fn certified_key(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertifiedKey>,
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
 }
 
-/// rustls wants resolvers to be printable; this one prints only that it is there.
+/// rustls requires `Debug` of resolvers; this one prints only its name.
 impl std::fmt::Debug for CertificateResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shown")
@@ -138,7 +142,7 @@ impl ResolvesClientCert for CertificateResolver {
     }
 }
 
-/// The client's side. The caller sets the application protocols it speaks.
+/// The client's TLS configuration. The caller sets the application protocols (ALPN).
 ///
 /// # Errors
 /// When the trusted certificate does not parse.
@@ -156,7 +160,7 @@ pub fn client_config(
     build_client_config(verifier, resolver)
 }
 
-/// The side of whoever dials a part that is known by its identity and not by a host's name.
+/// The TLS configuration of a client that dials a part known by its identity, not by a host name.
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
@@ -169,7 +173,7 @@ pub fn client_config_for_part(
     let algorithms = provider().signature_verification_algorithms;
     let mut config =
         build_client_config(Arc::new(PartVerifier { roots, part, algorithms }), Some(resolver))?;
-    // There is no name to ask for.
+    // There is no host name to send.
     config.enable_sni = false;
     Ok(config)
 }
@@ -190,9 +194,9 @@ fn build_client_config(
     Ok(config)
 }
 
-/// Hears of parts of the cell that are turned away because of the dates of their certificates and
-/// for nothing else. The handshake ends before they have shown that the key is theirs, so this is
-/// for people to read and decides nothing.
+/// Called for parts of the cell that are rejected only because of the dates of their certificates.
+/// The handshake ends before they have proved that the key is theirs, so this is for people to read
+/// and decides nothing.
 #[derive(Clone, Default)]
 pub struct OutOfDateHook(Option<Arc<HolderCallback>>);
 
@@ -210,7 +214,7 @@ impl std::fmt::Debug for OutOfDateHook {
     }
 }
 
-/// The server's side: a client certificate is optional, and verified when given.
+/// The server's TLS configuration: a client certificate is optional, and verified when given.
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
@@ -227,8 +231,8 @@ pub fn server_config(
     build_server_config(ClockSkewTolerant { verifier, out_of_date }, resolver, &["h2", "http/1.1"])
 }
 
-/// The side of a part that only other parts of the cell dial: without a good certificate there is
-/// no connection.
+/// The TLS configuration of a server for other parts of the cell only: without a valid client
+/// certificate there is no connection.
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
@@ -277,8 +281,8 @@ fn server_verifier(
         .map_err(|why| TlsError::Verifier(why.to_string()))
 }
 
-/// The moment at which a certificate is looked at: now, or the nearest at which it is valid if that
-/// is within [`CLOCK_SKEW_TOLERANCE`], and after its end within what is [`expiry_tolerance`].
+/// The time at which a certificate is verified: now, or the nearest time at which it is valid if
+/// that is within [`CLOCK_SKEW_TOLERANCE`], and after its end within its [`expiry_tolerance`].
 fn verification_time(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
     let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return now };
     let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
@@ -289,17 +293,19 @@ fn verification_time(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTim
     }
     let nearest = now.as_secs().clamp(from, until);
     let time = |seconds: u64| Time(seconds.saturating_mul(1000));
-    let tolerated = match now.as_secs() > until {
-        true => expiry_tolerance(time(from), time(until)),
-        false => CLOCK_SKEW_TOLERANCE,
+    let tolerated = if now.as_secs() > until {
+        expiry_tolerance(time(from), time(until))
+    } else {
+        CLOCK_SKEW_TOLERANCE
     };
-    match nearest.abs_diff(now.as_secs()) <= tolerated.0 / 1000 {
-        true => UnixTime::since_unix_epoch(Duration::from_secs(nearest)),
-        false => now,
+    if nearest.abs_diff(now.as_secs()) <= tolerated.0 / 1000 {
+        UnixTime::since_unix_epoch(Duration::from_secs(nearest))
+    } else {
+        now
     }
 }
 
-/// Verifies as another does, at the [`verification_time`] of a certificate.
+/// Verifies as the wrapped verifier does, at the [`verification_time`] of the certificate.
 #[derive(Debug)]
 struct ClockSkewTolerant<V: ?Sized> {
     verifier: Arc<V>,
@@ -396,7 +402,7 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for ClockSkewTolerant<V>
     }
 }
 
-/// Trusts the authority whose fingerprint is known, once the server has shown its certificate.
+/// Trusts the authority whose fingerprint is known, once the server has presented its certificate.
 /// From there on everything is checked as usual, validity and host name included.
 #[derive(Debug)]
 struct PinnedAuthority {
@@ -445,7 +451,7 @@ impl ServerCertVerifier for PinnedAuthority {
     }
 }
 
-/// Trusts one part of the cell: a server's certificate of the authority that names exactly it.
+/// Trusts one part of the cell: a server certificate of the authority that names exactly this part.
 #[derive(Debug)]
 struct PartVerifier {
     roots: RootCertStore,

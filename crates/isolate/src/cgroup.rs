@@ -1,11 +1,11 @@
-//! Control groups: one group per task, in every hierarchy that the machine has, so that limits,
-//! usage, freezing and killing cover the task and all it ever forked.
+//! Cgroups: one per task, in every hierarchy that the machine has, so that limits, usage, freezing
+//! and killing cover the task and all it ever forked.
 //!
-//! The version is a property of a controller, not of a machine: on a "hybrid" machine limits live
-//! in v1 hierarchies while the unified one, though it has no controllers, still counts members,
-//! kills and freezes, and does that better than v1 can. So each operation picks the best place that
-//! [`Layout`] found. Rejected: a back end per machine, which would leave a hybrid machine with the
-//! worst of both; a library crate, which would decide on layouts for us.
+//! The version (v1, v2) is a property of a controller, not of a machine: on a "hybrid" machine
+//! limits live in v1 hierarchies while the unified one, though it has no controllers, still counts
+//! members, kills and freezes, and does that better than v1 can. So each operation uses the best
+//! mount that [`Layout`] found. Rejected: a back end per machine, which would leave a hybrid
+//! machine with the worst of both; a library crate, which would decide on layouts for us.
 
 mod group_path;
 mod join;
@@ -26,48 +26,49 @@ pub use tree::{Group, Tree};
 
 use std::time::Duration;
 
-/// What a group has used since it was made, and holds now.
+/// What a cgroup has used since it was created, and holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupUsage {
     pub cpu: Duration,
-    /// Time in which the group was held back by its CPU cap.
+    /// Time in which the cgroup was throttled by its CPU cap.
     pub cpu_throttled: Duration,
-    /// Time in which some of its threads waited for a CPU; `None` where the kernel does not tell.
+    /// Time in which some of its threads waited for a CPU; `None` where the kernel does not report
+    /// it.
     pub cpu_stalled: Option<Duration>,
     /// Bytes charged, file cache included.
     pub memory: u64,
-    /// Bytes charged less the file cache that can go without loss.
+    /// Bytes charged less the file cache that can be reclaimed without loss.
     pub working_set: u64,
     /// `None` where the kernel does not record it.
     pub memory_peak: Option<u64>,
     pub oom: OomCounts,
     pub io_read: u64,
     pub io_written: u64,
-    /// `None` where nobody counts them.
+    /// `None` where they are not counted.
     pub threads: Option<u64>,
 }
 
 /// How often memory ran out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomCounts {
-    /// Allocations that failed because this group, or one inside it, was at its own limit.
+    /// Allocations that failed because this cgroup, or one inside it, was at its own limit.
     pub own_limit: u64,
-    /// Processes of the group that the kernel killed for memory, whoever was short of it.
+    /// Processes of the cgroup that the kernel killed for memory, whichever limit was hit.
     pub kills: u64,
 }
 
-/// Why the kernel killed processes of a group, if it did.
+/// Why the kernel killed processes of a cgroup, if it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomVerdict {
     None,
     /// The task wanted more than its limit.
     OwnLimit,
-    /// Somebody else was short: the machine, or the alloc around the task.
+    /// Memory was short elsewhere: on the machine, or in the alloc around the task.
     Bystander,
 }
 
 impl OomCounts {
-    /// What happened between an earlier look and this one.
+    /// What happened between an earlier reading and this one.
     #[must_use]
     pub fn since(self, earlier: OomCounts) -> OomVerdict {
         if self.kills <= earlier.kills {

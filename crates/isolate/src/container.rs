@@ -1,15 +1,15 @@
-//! Containers: a task with its own file system, process list, host name and, where asked, network,
+//! Containers: a task with its own file system, process list, host name and, on request, network,
 //! and with no privilege that it could use against the machine.
 //!
-//! A [`ContainerSpec`] becomes a [`Bundle`] on disk (a root laid over the packages, and a
-//! description in the OCI format), which an OCI runtime behind [`Runtime`] turns into a process.
+//! A [`ContainerSpec`] becomes a [`Bundle`] on disk (a root filesystem over the packages, and a
+//! config in the OCI format), from which an OCI runtime behind [`Runtime`] starts a process.
 //! Rejected: entering namespaces ourselves, which takes unsafe code and years of escapes to learn
 //! from; a library runtime in our process, because a fork of a threaded process is fragile.
 //!
-//! How a shim uses it, so that it is the parent that learns the exit status: be the subreaper, make
-//! the group, prepare the bundle, [`Runtime::run`] (which returns the process, in its group since
-//! before its first instruction), wait for the process, read the group's usage, kill the group,
-//! [`Runtime::forget`], [`Bundle::remove`].
+//! How a shim uses it, so that it is the parent that learns the exit status: become the subreaper,
+//! create the cgroup, prepare the bundle, [`Runtime::run`] (which returns the process, in its
+//! cgroup since before its first instruction), wait for the process, read the cgroup's usage, kill
+//! the cgroup, [`Runtime::forget`], [`Bundle::remove`].
 
 mod bundle;
 mod config;

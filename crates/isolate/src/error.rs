@@ -1,5 +1,5 @@
-//! What can go wrong between us and the kernel, with the file and the value in every message: an
-//! operator reads "permission denied" many times, and only the path says whose.
+//! Errors at the boundary to the kernel, with the file and the value in every message: an operator
+//! reads "permission denied" many times, and only the path tells which file it is.
 
 use crate::cgroup::Controller;
 use std::io;
@@ -11,20 +11,20 @@ pub enum Error {
     File { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot write `{value}` to {path}: {source}")]
     Write { path: PathBuf, value: String, source: io::Error },
-    /// A file of the kernel does not read as it should.
+    /// A file of the kernel cannot be parsed.
     #[error("{path}: {field} is `{value}`, expected {expected}")]
     Unreadable { path: PathBuf, field: &'static str, value: String, expected: &'static str },
-    /// What the caller asked for cannot be.
+    /// The caller's request is invalid.
     #[error("{field} is `{value}`, allowed: {allowed}")]
     Invalid { field: &'static str, value: String, allowed: &'static str },
-    /// Whatever is mounted there would land where the link leads.
+    /// Anything mounted there would end up where the link leads.
     #[error("mount target {target}: {link} is a link in {within}; allowed: no link on the way")]
     Link { target: PathBuf, link: PathBuf, within: &'static str },
     #[error("this machine has no {0} controller for control groups")]
     NoController(Controller),
     #[error("no control group file system is mounted")]
     NoCgroups,
-    /// Killed, and yet there: a process in uninterruptible sleep, as a rule.
+    /// Killed, and yet there: usually a process in uninterruptible sleep.
     #[error("control group {group} still holds processes {pids:?}")]
     StillAlive { group: String, pids: Vec<u32> },
     #[error("control group {group} did not come to a stop in time")]

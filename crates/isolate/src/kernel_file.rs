@@ -1,8 +1,8 @@
-//! The small text files through which the kernel tells and takes settings: one number, a list of
-//! `key number` lines, or a list of ranges.
+//! The small text files through which the kernel reports and accepts settings: one number, a list
+//! of `key number` lines, or a list of ranges.
 //!
-//! Reading is strict: a value that does not read is an error with file and field, never a zero,
-//! because a zero would look like an idle task.
+//! Parsing is strict: an invalid value is an error with file and field, never a zero, because a
+//! zero would look like an idle task.
 
 use crate::Error;
 use std::fs;

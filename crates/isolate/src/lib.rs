@@ -1,12 +1,13 @@
-//! Isolation on one Linux machine: what a task may use, see and do, and who gives way when there is
-//! not enough for all.
+//! Isolation on one Linux machine: limits, visibility and privileges of tasks, and the samples for
+//! resource control.
 //!
-//! Nothing here knows of cells or masters. An agent asks [`machine`] what there is, opens a
-//! [`cgroup::Tree`], gives each task a [`cgroup::ReasonGroup`] with limits and, where
-//! [`container::ProbeMachine`] says that it works, a container around it; once a second it reads
-//! [`usage`] and does what the control loops of `agent-core` decide.
+//! This crate knows nothing of cells or masters. An agent reads the capacity from [`machine`],
+//! opens a [`cgroup::Tree`], gives each task a [`cgroup::Group`] with limits and, where
+//! [`container::Probe`] finds that containers work, a container around it; once a second it reads
+//! [`usage`] and carries out the decisions of `agent-core`.
 //!
-//! Nothing here decides: so the policy is tested without root, and what needs root is short.
+//! No decision is made here: so the policy is tested without root, and the code that needs root is
+//! short.
 
 pub mod cgroup;
 pub mod container;

@@ -1,8 +1,8 @@
-//! What this machine is: its capacity in the units of the cell, what tells it from others, and
-//! which life it is in.
+//! Facts about this machine: its capacity in the units of the cell, its attributes, and its boot
+//! ID.
 //!
-//! The capacity that is offered is what the machine has, less what the agent's own surroundings
-//! allow (an agent in a container must not promise the whole host), less a reserve for the system.
+//! The capacity that is offered is what the machine has, limited by the cgroups around the agent
+//! (an agent in a container must not promise the whole host), less a reserve for the system.
 
 use crate::Error;
 use crate::cgroup::{Controller, ControllerMount, CpuList, Layout, parse_cpus};
@@ -15,13 +15,13 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Changes with every boot: what ran under another one is dead.
+/// Changes with every boot: processes of another boot are dead.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootId(String);
 
 impl BootId {
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report it.
     pub fn current() -> Result<BootId, Error> {
         let path = Path::new("/proc/sys/kernel/random/boot_id");
         Ok(BootId(read(path)?.trim().to_owned()))
@@ -44,19 +44,19 @@ pub struct MachineFacts {
     pub hostname: String,
     pub boot: BootId,
     /// Everything, the reserve included. Disk rate is not measured, so it is 0 unless an operator
-    /// says otherwise.
+    /// configures it.
     pub capacity: Resources,
     /// `arch`, `cgroup`, `cores`, `cpus`, `cpu-model`, `kernel`, `numa-nodes`, `os`, `os-version`,
-    /// as far as they can be found out.
+    /// as far as they can be determined.
     pub attributes: Attributes,
     /// Physical cores with the CPUs of each, ascending.
     pub cores: Vec<CpuList>,
 }
 
-/// Looks at the machine; disk space is that of the file system on which `data` lies.
+/// Reads the facts; disk space is that of the file system of `data`.
 ///
 /// # Errors
-/// When the kernel does not tell something that cannot be done without.
+/// When the kernel does not report something that is required.
 pub fn discover(data: &Path) -> Result<MachineFacts, Error> {
     let layout = Layout::detect().ok();
     let enclosing = layout.as_ref().map(enclosing_limits).transpose()?.unwrap_or_default();
@@ -186,7 +186,7 @@ struct EnclosingLimits {
     ram: Option<u64>,
 }
 
-/// The tightest limits of the groups that this process is in.
+/// The tightest limits of the cgroups that this process is in.
 fn enclosing_limits(layout: &Layout) -> Result<EnclosingLimits, Error> {
     let own = read(Path::new("/proc/self/cgroup"))?;
     let mut enclosing = EnclosingLimits::default();
@@ -201,7 +201,7 @@ fn enclosing_limits(layout: &Layout) -> Result<EnclosingLimits, Error> {
     Ok(enclosing)
 }
 
-/// Directories of this process's group and of those around it, as far as they can be seen from
+/// Directories of this process's cgroup and of those around it, as far as they can be seen from
 /// here.
 fn ancestors(layout: &Layout, controller: Controller, own: &str) -> Vec<PathBuf> {
     let (mount, hierarchy) = match layout.controller_mount(controller) {
@@ -260,8 +260,8 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Thousandths that were idle since; nothing where no time has passed, or the counters of
-    /// the kernel went backwards, as those for waiting for disks may.
+    /// Thousandths that were idle since; nothing where no time has passed, or the counters of the
+    /// kernel went backwards, as those for waiting for disks may.
     #[must_use]
     pub fn idle_permille_since(self, before: CpuTime) -> Option<u64> {
         let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
@@ -270,10 +270,10 @@ impl CpuTime {
     }
 }
 
-/// What the processors have done so far.
+/// CPU time of all processors up to now.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not report it.
 pub fn cpu_time() -> Result<CpuTime, Error> {
     let path = Path::new("/proc/stat");
     read_cpu_time(path, &read(path)?)
@@ -283,8 +283,8 @@ fn read_cpu_time(path: &Path, text: &str) -> Result<CpuTime, Error> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
     let counters = line.map(|line| line.split_whitespace().map(str::parse::<u64>));
     let counters: Option<Vec<u64>> = counters.and_then(|all| all.collect::<Result<_, _>>().ok());
-    // user, nice, system, idle, waiting for a disk, interrupts, soft ones, stolen; then guests,
-    // whose time is in the first two already.
+    // user, nice, system, idle, iowait, irq, softirq, steal; then guest and guest_nice, which are
+    // in the first two already.
     match counters.as_deref() {
         Some([user, nice, system, idle, waiting, rest @ ..]) => {
             let idle = idle.saturating_add(*waiting);
@@ -300,10 +300,10 @@ fn read_cpu_time(path: &Path, text: &str) -> Result<CpuTime, Error> {
     }
 }
 
-/// How much room the machine has this moment, with the disk that `data` lies on.
+/// The resources that are available on the machine now, with the disk of `data`.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// When the kernel does not report them.
 pub fn available_resources(data: &Path) -> Result<AvailableResources, Error> {
     let path = Path::new("/proc/meminfo");
     let text = read(path)?.replace(':', "").replace(" kB", "");
@@ -366,8 +366,8 @@ mod tests {
         for name in ["arch", "kernel", "cpus", "cores"] {
             assert!(facts.attributes.contains_key(&Token::new(name).unwrap()), "{name}");
         }
-        let room = available_resources(Path::new("/")).unwrap();
-        assert!(room.ram_available > 0 && room.disk_free <= disk, "{room:?}");
+        let available = available_resources(Path::new("/")).unwrap();
+        assert!(available.ram_available > 0 && available.disk_free <= disk, "{available:?}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The list of mounts, and taking a tree of them down before anything below is deleted: a recursive
-//! delete that walks through a forgotten bind mount deletes somebody else's files.
+//! The list of mounts, and unmounting a tree of them before anything below is deleted: a recursive
+//! delete that walks through a forgotten bind mount deletes files that belong to others.
 
 use crate::Error;
 use rustix::mount::{UnmountFlags, unmount};
@@ -17,7 +17,7 @@ pub struct MountEntry {
     pub options: String,
 }
 
-/// Mounts of this process's namespace, in the order in which they were made.
+/// Mounts of this process's namespace, in the order in which they were mounted.
 ///
 /// # Errors
 /// When the list cannot be read.
@@ -27,7 +27,8 @@ pub fn list() -> Result<Vec<MountEntry>, Error> {
 }
 
 /// Bytes and not text: the kernel escapes blanks and backslashes in a mount point and leaves all
-/// else as it is, so whoever may mount at a name that is no text would blind us.
+/// else as it is, so a user who may mount at a path that is not UTF-8 could make the list
+/// unreadable for us.
 pub(crate) fn parse(path: &Path, list: &[u8]) -> Result<Vec<MountEntry>, Error> {
     let line = |line: &[u8]| {
         let dash = line.windows(3).position(|three| three == b" - ")?;
@@ -71,9 +72,9 @@ fn unescape(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(out))
 }
 
-/// Takes down every mount at `root` and below it, latest first. Returns how many there were.
+/// Unmounts everything at `root` and below it, latest first. Returns how many mounts there were.
 ///
-/// A busy one is detached: it leaves the tree at once and goes for good with its last user.
+/// A busy one is detached: it leaves the tree at once and disappears with its last user.
 ///
 /// # Errors
 /// When the kernel refuses, which it does without root.
@@ -84,7 +85,7 @@ pub fn unmount_below(root: &Path) -> Result<usize, Error> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         match unmount(&mount.path, flags) {
             Ok(()) => count += 1,
-            // Went with a mount above it.
+            // It disappeared with a mount above it.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
             Err(e) => return Err(Error::file("unmount", &mount.path)(e.into())),
         }
@@ -110,7 +111,7 @@ pub fn remove_tree(root: &Path) -> Result<(), Error> {
 }
 
 /// The path as the list of mounts spells it; `None` when it is not there. The last part is not
-/// followed: a link planted in place of a directory must not choose what is deleted.
+/// followed: a link planted in place of a directory must not decide what is deleted.
 fn resolved(path: &Path) -> Result<Option<PathBuf>, Error> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::invalid("path", path.display(), "a path that ends in a name"));

@@ -1,6 +1,7 @@
-//! What a task uses, from its group or, where there are no groups, from the list of processes.
+//! Resource usage of a task, from its cgroup or, where there are no cgroups, from the list of
+//! processes.
 //!
-//! Reading and reckoning are apart: the readers below only read, `agent-core` makes rates of it.
+//! Reading and computing are separate: the readers below only read, `agent-core` computes rates.
 
 use crate::Error;
 use crate::cgroup::GroupUsage;
@@ -13,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a group has used so far.
+/// The usage of a cgroup as a reading.
 #[must_use]
 pub fn group_reading(usage: &GroupUsage) -> Reading {
     Reading {
@@ -25,7 +26,7 @@ pub fn group_reading(usage: &GroupUsage) -> Reading {
     }
 }
 
-/// One look at all processes, from which any number of trees can be read.
+/// One snapshot of all processes, from which any number of trees can be read.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     by_pid: BTreeMap<u32, Process>,
@@ -54,7 +55,7 @@ impl Processes {
                 continue;
             };
             let path = entry.path().join("stat");
-            // Bytes: the kernel puts a name there as the program gave it.
+            // Bytes: the kernel writes a name there as the program set it.
             let Ok(line) = fs::read(&path) else { continue };
             let process = process(&path, &String::from_utf8_lossy(&line), ticks, page)?;
             found.children.entry(process.parent).or_default().push(pid);
@@ -63,8 +64,8 @@ impl Processes {
         Ok(found)
     }
 
-    /// `root` and all that descend from it, ascending. Orphans belong to the subreaper above them,
-    /// so below a shim nothing that a task forked is missed.
+    /// `root` and all its descendants, ascending. Orphans belong to the subreaper above them, so
+    /// below a shim nothing that a task forked is missed.
     #[must_use]
     pub fn tree(&self, root: u32) -> Vec<u32> {
         let mut members = BTreeSet::new();
@@ -77,7 +78,7 @@ impl Processes {
         members.into_iter().collect()
     }
 
-    /// What a tree uses; `None` when its root is gone. Memory that two processes share counts
+    /// The usage of a tree; `None` when its root is gone. Memory that two processes share counts
     /// twice, and CPU time of a child shows late when it ended without being waited for.
     #[must_use]
     pub fn reading(&self, root: u32) -> Option<Reading> {
@@ -94,7 +95,7 @@ impl Processes {
     }
 }
 
-/// One line of `/proc/PID/stat`. The name, in brackets, may hold anything, brackets included.
+/// One line of `/proc/PID/stat`. The name, in brackets, may contain anything, brackets included.
 fn process(path: &Path, text: &str, ticks: u64, page: u64) -> Result<Process, Error> {
     let after = text.rsplit_once(')').map_or("", |(_, after)| after);
     let fields: Vec<&str> = after.split_whitespace().collect();
@@ -111,7 +112,7 @@ fn process(path: &Path, text: &str, ticks: u64, page: u64) -> Result<Process, Er
     })
 }
 
-/// Nothing for a process that has ended or is not ours to look at.
+/// Zero for a process that has ended or that we may not inspect.
 fn io_of(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/io");
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -131,16 +132,15 @@ pub struct DiskUse {
     pub complete: bool,
 }
 
-/// What an entry costs at least. An empty file takes no block, but a row of the file system's
-/// table of files and a place in its directory; were it free, nothing would bound how many there
-/// are.
+/// The minimum cost of an entry. An empty file takes no block, but an inode and an entry in its
+/// directory; were it free, nothing would bound how many there are.
 const MIN_ENTRY_BYTES: u64 = 4096;
 
 /// How deep a tree of directories is followed; each level holds a descriptor.
 const MAX_DEPTH: usize = 64;
 
-/// Adds up a directory that a task can write to while we look: no link is followed, no name is
-/// used twice, and after `most_entries` we stop.
+/// Adds up a directory that a task can write to meanwhile: no link is followed, no name is used
+/// twice, and the count stops after `most_entries`.
 ///
 /// # Errors
 /// When `root` itself cannot be opened.

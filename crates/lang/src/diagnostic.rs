@@ -1,40 +1,41 @@
-//! What is wrong with a file: where, what, and what is allowed there. A diagnostic carries the line
-//! it is about, so that it can cross a process boundary and be shown without the file.
+//! Diagnostics: errors and warnings with location, message, and what is allowed there. A diagnostic
+//! contains its source line, so that it can cross a process boundary and be rendered without the
+//! file.
 //!
-//! Shown in at most 80 columns, as compilers do it. Rejected: a crate for the drawing. Ours is one
-//! line and one caret, has to be cut to a width, and the field's path belongs under it.
+//! Rendered in at most 80 columns, in the style of compilers. Rejected: a crate for the rendering.
+//! Ours is one line and one caret, must be cut to a width, and shows the field's path below.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
-/// Columns of a terminal that everything fits into.
+/// The width of the output in columns.
 const WIDTH: usize = 80;
-/// Calls shown of those that led to an error.
+/// The maximum number of stack frames shown.
 const MAX_FRAMES: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     Error,
-    /// Allowed, and most likely not what was meant.
+    /// Allowed, but most likely a mistake.
     Warning,
 }
 
-/// A stretch of one line of a file.
+/// A range within one line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceLocation {
     pub file: String,
-    /// From 1 on.
+    /// Counted from 1.
     pub line: u32,
-    /// From 1 on, in characters.
+    /// Counted from 1, in characters.
     pub column: u32,
     /// Characters under the caret, 1 or more.
     pub width: u32,
-    /// The line itself.
+    /// The text of the line.
     pub text: String,
 }
 
-/// One step of the way to where evaluation failed.
+/// A stack frame of a failed evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackFrame {
     pub what: String,
@@ -47,9 +48,9 @@ pub struct Diagnostic {
     pub severity: Severity,
     pub message: String,
     pub file: String,
-    /// Path of the field in what the file says, as `web.task.limits.ram`.
+    /// The path of the field in the file's value, such as `web.task.limits.ram`.
     pub field: Option<String>,
-    /// Absent where no line of the file can be blamed.
+    /// Absent if no line of the file is the cause.
     pub place: Option<SourceLocation>,
     /// What is allowed there, or what to do.
     pub help: Option<String>,
@@ -86,7 +87,7 @@ impl Diagnostic {
         self.severity == Severity::Error
     }
 
-    /// As people read it; `coloured` on a terminal.
+    /// The diagnostic as text for people; `coloured` on a terminal.
     #[must_use]
     pub fn render(&self, coloured: bool) -> String {
         let paint = Style(coloured);
@@ -119,10 +120,7 @@ struct Style(bool);
 
 impl Style {
     fn with(self, code: &str, text: &str) -> String {
-        match self.0 {
-            true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-            false => text.to_owned(),
-        }
+        if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 }
 
@@ -140,10 +138,10 @@ impl SourceLocation {
         let _ = writeln!(out, "{margin} {} {}{caret}", blue("|"), " ".repeat(before));
     }
 
-    /// The part of the line around the caret that fits, what stands before the caret in it, and
-    /// how long the caret is.
+    /// The part of the line around the caret that fits, the text before the caret in it, and the
+    /// length of the caret.
     fn window(&self, fits: usize) -> (String, usize, usize) {
-        // A tab is as wide as its surroundings say; one blank keeps the caret under its text.
+        // The width of a tab varies; one space instead keeps the caret under its text.
         let letters: Vec<char> =
             self.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let at = (self.column as usize - 1).min(letters.len());
@@ -156,7 +154,7 @@ impl SourceLocation {
     }
 }
 
-/// Words in lines of `width`, all but the first indented.
+/// Wraps words to lines of `width`, all but the first indented.
 fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in text.lines() {
@@ -176,16 +174,16 @@ fn wrap(text: &str, width: usize, indent: usize) -> String {
     lines.join(&format!("\n{}", " ".repeat(indent)))
 }
 
-/// A file's text with its name, to find places in.
+/// A file's text with its name, in which locations are computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// As people know it.
+    /// The file name for messages.
     pub name: String,
     pub text: String,
 }
 
 impl Source {
-    /// The place of the bytes from `start` to `end`, as far as its first line goes.
+    /// The location of the bytes from `start` to `end`, up to the end of the first line.
     #[must_use]
     pub fn location(&self, start: usize, end: usize) -> SourceLocation {
         let bytes = self.text.as_bytes();
@@ -206,7 +204,7 @@ impl Source {
         }
     }
 
-    /// The place of a line and a column, both from 1 on.
+    /// The location of a line and a column, both counted from 1.
     #[must_use]
     pub fn location_at(&self, line: usize, column: usize, width: usize) -> SourceLocation {
         let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or_default();

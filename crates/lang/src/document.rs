@@ -1,6 +1,6 @@
-//! From the value of a file to what it asks for: jobs, alloc sets and periodic jobs. Short forms
-//! are written out here, for all three languages alike: fields of the task in the job itself,
-//! `user/job` as a text, the name from the object the job stands in.
+//! Reads the value of a file into documents: jobs, alloc sets and periodic jobs. Short forms are
+//! expanded here, for all three languages alike: task fields in the job itself, `user/job` as a
+//! text, and the name from the key of the object that contains the job.
 
 use crate::schema::Schema;
 use crate::schema_check::{SchemaChecker, UNNAMED};
@@ -13,15 +13,15 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Objects within objects of jobs.
+/// The maximum nesting of objects around jobs.
 const MAX_NESTING: usize = 8;
-/// Thousandths of a core below which a bare number is most likely meant as cores.
+/// A bare number of millicores below this is most likely meant as cores.
 const SUSPICIOUS_MILLICORES: u64 = 64;
 
 /// A job or an alloc set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobDocument {
-    /// Absent: whoever runs the file.
+    /// Absent: the user who runs the file.
     pub owner: Option<Name>,
     pub spec: JobSpec,
 }
@@ -29,12 +29,12 @@ pub struct JobDocument {
 /// A periodic job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CronDocument {
-    /// Absent: whoever runs the file.
+    /// Absent: the user who runs the file.
     pub owner: Option<Name>,
     pub spec: CronSpec,
 }
 
-/// One thing that a file asks for, as the API takes it.
+/// One object that a file describes, as the API takes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Document {
@@ -59,7 +59,7 @@ impl Document {
         }
     }
 
-    /// What a run of it is.
+    /// The spec of the job, or of a cron's runs.
     #[must_use]
     pub fn job(&self) -> &JobSpec {
         match self {
@@ -69,32 +69,32 @@ impl Document {
     }
 }
 
-/// A document where it was found.
+/// A document with its position in the file.
 pub(crate) struct LocatedDocument {
     pub path: FieldPath,
-    /// Without what is wrong with it.
+    /// The document without its invalid fields.
     pub document: Document,
-    /// Whether what it says of its owner is right.
+    /// Whether its owner is valid.
     pub has_valid_owner: bool,
-    /// Whether its name is the one that is written.
+    /// Whether its name is the one in the file.
     pub has_valid_name: bool,
 }
 
-/// Reads documents out of a value.
+/// Reads documents from a value.
 #[derive(Default)]
 pub(crate) struct DocumentReader {
     pub checker: SchemaChecker,
     pub warnings: Vec<(FieldPath, String, String)>,
     pub documents: Vec<LocatedDocument>,
-    /// Where a field really stands that was written in short: full path to written path.
+    /// The original path of each expanded short form: full path to written path.
     pub written_paths: BTreeMap<FieldPath, FieldPath>,
     pub default_owner: Option<Name>,
-    /// References by bare name, which are to be in the same file: field and name.
+    /// References by bare name, which must be in the same file: field and name.
     pub bare_references: Vec<(FieldPath, String)>,
-    /// References that no job could have as its name: field and text.
+    /// References that are not a valid job name: field and text.
     pub invalid_references: Vec<(FieldPath, String)>,
-    /// Jobs of the file by name, with the kind that is written: whoever refers to one that has
-    /// something wrong with it has not made a mistake.
+    /// Jobs of the file by name, with the kind as written. Jobs with errors are included, because a
+    /// reference to one of them is not an error.
     pub jobs_by_name: Vec<(String, Option<Value>)>,
 }
 
@@ -103,7 +103,7 @@ impl DocumentReader {
         DocumentReader { default_owner, ..DocumentReader::default() }
     }
 
-    /// Documents in lists and objects, however nested.
+    /// Reads documents in lists and objects, at any nesting.
     pub(crate) fn read(&mut self, value: Value, path: &FieldPath, key: Option<&str>) {
         const WANTED: &str = "a job (an object with `name`, `priority` and `task`), a list of \
                               jobs, or an object of jobs by name";
@@ -140,14 +140,13 @@ impl DocumentReader {
             self.written_paths.insert(path.field("name"), path.clone());
         }
         let is_cron = map.contains_key("schedule");
-        match is_cron {
-            true => self.expand_cron(&mut map, path, owner.as_ref()),
-            false => {
-                if let Some(Value::String(name)) = map.get("name") {
-                    self.jobs_by_name.push((name.clone(), map.get("kind").cloned()));
-                }
-                self.expand_job(&mut map, path, owner.as_ref());
+        if is_cron {
+            self.expand_cron(&mut map, path, owner.as_ref())
+        } else {
+            if let Some(Value::String(name)) = map.get("name") {
+                self.jobs_by_name.push((name.clone(), map.get("kind").cloned()));
             }
+            self.expand_job(&mut map, path, owner.as_ref());
         }
         let called = map.get("name").and_then(Value::as_str).map(str::to_owned);
         let name = if is_cron { "CronSpec" } else { "JobSpec" };
@@ -173,7 +172,7 @@ impl DocumentReader {
         owner_value.as_str().and_then(|name| Name::new(name).ok())
     }
 
-    /// The job of a periodic job is called as that is.
+    /// Expands a cron; its job has the cron's name by default.
     fn expand_cron(
         &mut self,
         map: &mut Map<String, Value>,
@@ -183,15 +182,15 @@ impl DocumentReader {
         let name = map.get("name").cloned();
         let name = name.filter(|name| name.as_str().is_some_and(|name| Name::new(name).is_ok()));
         let Some(Value::Object(job)) = map.get_mut("job") else { return };
-        // A name that is wrong is told of the periodic job alone.
+        // An invalid name is reported only for the cron.
         job.entry("name").or_insert(name.unwrap_or(json!(UNNAMED)));
         self.expand_job(job, &path.field("job"), owner);
     }
 
-    /// Writes out what may be written in short in a job.
+    /// Expands the short forms in a job.
     fn expand_job(&mut self, job: &mut Map<String, Value>, path: &FieldPath, owner: Option<&Name>) {
         self.lift_task_fields(job, path);
-        // Also where the kind is no kind: it may be meant so.
+        // An invalid kind may be meant as an alloc set too.
         if job.get("kind").is_some_and(|kind| !kind.is_null() && *kind != json!("tasks"))
             && let Some(Value::Object(task)) = job.get_mut("task")
         {
@@ -213,7 +212,7 @@ impl DocumentReader {
         }
     }
 
-    /// One job to wait for stands for a list of one, and its name for itself.
+    /// Expands a single dependency to a list, and the name of a job to a dependency.
     fn expand_after(&mut self, after: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let alone = matches!(after, Value::String(_) | Value::Object(_));
         match alone {
@@ -242,7 +241,7 @@ impl DocumentReader {
         }
     }
 
-    /// Fields of the task and of its limits that stand in the job itself.
+    /// Moves fields of the task and of its limits from the job into the task.
     fn lift_task_fields(&mut self, job: &mut Map<String, Value>, path: &FieldPath) {
         let schema = Schema::get();
         for (owner, steps) in [("TaskSpec", &["task"][..]), ("Resources", &["task", "limits"][..])]
@@ -260,14 +259,14 @@ impl DocumentReader {
                             format!("`{field}` is written here and in {}", steps.join("."));
                         self.checker.add_error(&path.field(field), message, None);
                     }
-                    // What stands in the way is reported when the whole is checked.
+                    // A conflicting field is reported by the schema check.
                     None => {}
                 }
             }
         }
     }
 
-    /// `user/job`, or a bare name of this file.
+    /// Expands `user/job`, or a bare name of this file.
     fn expand_reference(&mut self, value: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let Value::String(text) = value else { return };
         let (user, job) = match text.split_once('/') {
@@ -293,7 +292,7 @@ impl DocumentReader {
         *value = json!({ "user": owner.as_str(), "job": text });
     }
 
-    /// What stands in the file where the full form has `path`.
+    /// The path in the file of a field whose full form is at `path`.
     pub(crate) fn written_path(&self, path: &FieldPath) -> FieldPath {
         let steps: &[PathSegment] = &path.0;
         let found = (0..=steps.len()).rev().find_map(|length| {
@@ -315,7 +314,7 @@ fn is_document(map: &Map<String, Value>) -> bool {
     FIELDS.iter().any(|field| plain(field)) || task.is_some_and(program)
 }
 
-/// The object that `steps` leads to, made on the way.
+/// The object at `steps`, created if it does not exist.
 fn nested_object<'a>(
     map: &'a mut Map<String, Value>,
     steps: &[&str],

@@ -1,16 +1,16 @@
-//! What was most likely meant by something of the wrong kind, written as JSON, which stands as it
-//! is in all three languages. Whoever copies it has a file that is right, or right but for one
-//! value: nothing is suggested that the next look refuses.
+//! Example values for errors: what was most likely meant by a value of the wrong type, written as
+//! JSON, which is valid in all three languages. A file with the copied example is valid, or valid
+//! except for one value: no suggestion is rejected by the next check.
 //!
-//! Rejected: examples made from the schema. They fit, and say nothing to whoever reads them.
+//! Rejected: examples generated from the schema. They are valid, but tell the reader nothing.
 
 use crate::schema::Schema;
 use cellwright_cell::name::Token;
 use serde_json::{Value, json};
 
-/// An object of each type that has fields; a test holds them against the types.
+/// An example object of each type that has fields; a test compares them with the types.
 const OBJECTS: [(&str, &str); 20] = [
-    ("After", r#"{"job": {"user": "ann", "job": "db"}}"#),
+    ("JobDependency", r#"{"job": {"user": "ann", "job": "db"}}"#),
     ("Constraint", r#"{"attribute": "arch", "operator": {"equal": "x86_64"}}"#),
     ("DeviceRequest", r#"{"kind": "gpu", "count": 1}"#),
     ("DisruptionLimit", r#"{"most": 1, "within": "1h"}"#),
@@ -32,10 +32,10 @@ const OBJECTS: [(&str, &str); 20] = [
     ("Volume", r#"{"source": "/srv/data", "target": "/data"}"#),
 ];
 
-/// Signs that only a shell makes something of.
+/// Characters with a meaning only in a shell.
 const SHELL: &str = "\"'\\$`|&;<>()*?[]{}~#!\n";
 
-/// An object of the type, close to `value` where that can be guessed.
+/// An example object of the type, close to `value` where that can be guessed.
 pub(crate) fn example_object(name: &str, value: &Value) -> Option<String> {
     let close = value.as_str().and_then(|text| match name {
         "Constraint" => example_constraint(text),
@@ -51,7 +51,7 @@ pub(crate) fn example_object(name: &str, value: &Value) -> Option<String> {
     Some(format!("an object, such as {example}{from}"))
 }
 
-/// An object with names of one's own, such as variables, by what the schema says of its values.
+/// An example of a map with free names, such as variables; `schema` describes its values.
 pub(crate) fn example_map(schema: &Value) -> String {
     let patterns = schema.get("patternProperties").and_then(Value::as_object);
     let (pattern, inner) = match patterns.and_then(|patterns| patterns.iter().next()) {
@@ -68,7 +68,7 @@ pub(crate) fn example_map(schema: &Value) -> String {
     format!("an object, such as {{\"{key}\": {value}}}")
 }
 
-/// The list that was meant by a text; `items` is what the schema says of each of its items.
+/// The list that was meant by a text; `items` is the schema of its items.
 pub(crate) fn example_list(text: &str, items: &Value) -> String {
     let (items, name) = Schema::get().resolve(items);
     if let Some(example) = name.and_then(|name| example_object(name, &json!(text))) {
@@ -85,19 +85,20 @@ pub(crate) fn example_list(text: &str, items: &Value) -> String {
     format!("write it in brackets: {words}")
 }
 
-/// The words of a line as a shell would find them; where it would do more than that, the shell.
+/// The words of a command line, or `sh -c` with it if it needs a shell.
 fn example_command(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_set = words.first().is_some_and(|word| word.contains('='));
-    let words = match is_set || line.contains(|sign| SHELL.contains(sign)) {
-        true => vec!["sh", "-c", line],
-        false => words,
+    let words = if is_set || line.contains(|sign| SHELL.contains(sign)) {
+        vec!["sh", "-c", line]
+    } else {
+        words
     };
     let quoted: Vec<String> = words.iter().map(|word| json!(word).to_string()).collect();
     format!("[{}]", quoted.join(", "))
 }
 
-/// `arch=arm64`.
+/// A constraint from a text such as `arch=arm64`.
 fn example_constraint(text: &str) -> Option<String> {
     let (attribute, value) = text.split_once('=')?;
     let (attribute, value) = (attribute.trim(), value.trim_start_matches('=').trim());
@@ -108,7 +109,7 @@ fn example_constraint(text: &str) -> Option<String> {
     })
 }
 
-/// By its name.
+/// A package reference from its name.
 fn example_package(text: &str) -> Option<String> {
     let name = json!(Token::new(text).ok()?.as_str());
     Some(format!(r#"{{"name": {name}, "digest": "DIGEST", "bytes": "10MiB"}}"#))
@@ -148,7 +149,7 @@ mod tests {
     fn every_type_with_fields_has_an_example_that_fits_it() {
         let all = file_schema();
         let names = all["$defs"].as_object().unwrap().keys().map(String::as_str);
-        // A document that is no object is something else.
+        // A document that is not an object is reported differently.
         let inner = names.filter(|name| *name != "CronSpec");
         for name in inner.filter(|name| !Schema::get().fields(name).is_empty()) {
             let found = OBJECTS.iter().find(|(known, _)| *known == name);

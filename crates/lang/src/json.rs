@@ -1,4 +1,4 @@
-//! JSON, strictly: a field that is there twice is refused, which plain readers let pass.
+//! A strict JSON parser: it rejects duplicate fields, which common parsers accept.
 
 use crate::diagnostic::{Diagnostic, Source};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};

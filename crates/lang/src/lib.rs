@@ -1,13 +1,13 @@
-//! The job language (B13): a file in Jsonnet, JSON or YAML becomes the job specs that the API
-//! takes, or diagnostics with file, line, caret and what is allowed.
+//! The job language (B13): loads a job file in Jsonnet, JSON or YAML into the job specs that the
+//! API takes, or diagnostics with file, line, caret and allowed values.
 //!
-//! One way for all three: a value first, then documents, checked against the schema of the cell's
-//! own types ([`mod@schema`]) and by the cell's own admission rules. Evaluation is hermetic: no
-//! network, no clock, no environment, imports from the file's own folder alone, and limits on
-//! time, memory, depth and size ([`limits`]).
+//! All three languages are loaded in the same way: first into a value, then into documents, which
+//! are checked against the schema of the cell's own types ([`mod@schema`]) and by the cell's own
+//! admission rules. Evaluation is hermetic: no network, no clock, no environment, imports only from
+//! the file's own folder, and limits on time, memory, depth and size ([`limits`]).
 //!
 //! Rejected: a language of our own. Jsonnet is known, small and pure, and its objects inherit,
-//! which is what configurations are made of.
+//! which suits configuration files.
 
 pub mod diagnostic;
 mod document;
@@ -42,17 +42,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use yaml::LocationMap;
 
-/// Errors shown of one file; whoever has more has the same one everywhere.
+/// The maximum number of errors shown for one file; beyond that they usually repeat.
 const MAX_ERRORS: usize = 20;
-/// Errors whose places are looked for, to show the first of them.
+/// The maximum number of errors that are located, in order to show the first ones.
 const MAX_LOCATED: usize = 1000;
 
-/// How to read a file.
+/// How to load a file.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub evaluator: Evaluator,
     pub limits: Limits,
-    /// Whose jobs are that name no owner, as far as it is known.
+    /// The owner of jobs that name none, as far as it is known.
     pub owner: Option<Name>,
 }
 
@@ -64,7 +64,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// By the ending of the name.
+    /// The format by the file name's extension.
     #[must_use]
     pub fn of(path: &Path) -> Option<Format> {
         match path.extension()?.to_str()? {
@@ -75,8 +75,8 @@ impl Format {
         }
     }
 
-    /// By what it says, for a text without a name. YAML shows on its first line that it is not
-    /// Jsonnet; what could be either is Jsonnet.
+    /// The format of a text without a name, detected from its content. YAML is recognized by its
+    /// first line; a text that could be either is taken as Jsonnet.
     #[must_use]
     pub fn of_text(text: &str) -> Format {
         if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() {
@@ -101,7 +101,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What a file asks for.
+/// The result of loading a file.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// In an order in which they can be submitted: none refers to a later one.
@@ -109,14 +109,14 @@ pub struct Loaded {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// What is wrong with a file: one error at least.
+/// The errors of a file, at least one.
 #[derive(Clone, Debug)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
-/// Reads a file.
+/// Loads a file.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors in it.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Diagnostics> {
     let name = path.display().to_string();
     let schema_error = |message: String| Diagnostics(vec![Diagnostic::error(&name, message)]);
@@ -134,10 +134,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Diagnostics> {
     load_text(&Source { name, text }, folder, format, options)
 }
 
-/// Reads a text, as from standard input; imports come from `folder`.
+/// Loads a text, for example from standard input; imports are resolved in `folder`.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors in it.
 pub fn load_text(
     source: &Source,
     folder: &Path,
@@ -164,9 +164,10 @@ pub fn load_text(
         return Err(Diagnostics(vec![error.with_help(format!("job limit: {max} in one file"))]));
     }
     let warnings = file.warnings(&reader);
-    match reader.checker.errors.is_empty() {
-        true => Ok(Loaded { documents, warnings }),
-        false => Err(Diagnostics(file.errors(&reader))),
+    if reader.checker.errors.is_empty() {
+        Ok(Loaded { documents, warnings })
+    } else {
+        Err(Diagnostics(file.errors(&reader)))
     }
 }
 
@@ -197,11 +198,11 @@ fn value_of(
     }
 }
 
-/// Finds the places of paths.
+/// Locates field paths in the source.
 struct PathLocator<'a> {
     source: &'a Source,
     root: PathBuf,
-    /// Of YAML; of the others they are looked for when something is wrong.
+    /// The locations in a YAML file; in other formats they are searched when there are errors.
     locations: Option<LocationMap>,
     max_bytes: u64,
 }
@@ -254,8 +255,8 @@ impl PathLocator<'_> {
         errors
     }
 
-    /// A number that should be a text is shown as it is written: many texts of digits are the same
-    /// number. Only YAML has places of single values.
+    /// The digits of a number that should be a quoted text, as written in the file: many texts of
+    /// digits are the same number. Only YAML has locations of single values.
     fn unquoted_number(
         &self,
         schema_error: &SchemaError,
@@ -269,7 +270,7 @@ impl PathLocator<'_> {
         is_number.then(|| schema_check::unquoted_error(&digits))
     }
 
-    /// As one reads: the file itself from the top, then what it imports.
+    /// Reading order: the file itself from the top, then its imports.
     fn sort_key(&self, error: &Diagnostic) -> (bool, String, u32, u32) {
         match &error.place {
             Some(SourceLocation { file, line, column, .. }) => {
@@ -297,7 +298,7 @@ impl PathLocator<'_> {
     }
 }
 
-/// The top of the file has no path.
+/// The path as text; the top of the file has none.
 fn display_path(path: &FieldPath) -> Option<String> {
     Some(path.to_string()).filter(|text| !text.is_empty())
 }

@@ -1,25 +1,25 @@
-//! What a file may cost. A configuration that loops or grows without end is a mistake somebody
-//! makes every week; each limit ends it with an error that names the limit.
+//! Resource limits for the evaluation of a file. A configuration that loops or grows without end is
+//! a common mistake; each limit ends it with an error that names the limit.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Processor time, which a busy machine does not shorten: a hundred times what a large file
-    /// takes, and not too long to wait for.
+    /// CPU time, which does not depend on the load of the machine: a hundred times what a large
+    /// file takes, and not too long to wait for.
     pub cpu_seconds: u64,
-    /// What the evaluation adds to the address space of its process.
+    /// Address space that the evaluation may add to its process.
     pub memory_bytes: u64,
-    /// Time by the clock, for what waits instead of working.
+    /// Wall-clock time, for a process that waits instead of working.
     pub wall: Duration,
-    /// Calls within calls.
+    /// The maximum depth of calls.
     pub depth: usize,
-    /// Of the JSON that comes out.
+    /// The maximum size of the resulting JSON.
     pub output_bytes: u64,
-    /// Of each file that is read.
+    /// The maximum size of each file that is read.
     pub file_bytes: u64,
-    /// Jobs and periodic jobs of one file.
+    /// The maximum number of jobs and periodic jobs in one file.
     pub documents: usize,
 }
 

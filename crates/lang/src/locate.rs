@@ -1,10 +1,10 @@
-//! Which line of a Jsonnet (or JSON) file a field of its value comes from. The evaluator does not
-//! say, so the file is parsed again and the path is followed through the syntax: into objects and
-//! lists, over `+`, through `local`s, calls and imports, to the last place that has a say. What is
-//! computed beyond that is not found, and then the longest part of the path that is.
+//! Finds the source location of a field in a Jsonnet (or JSON) file. The evaluator does not report
+//! it, so the file is parsed again and the path is followed through the syntax tree: into objects
+//! and lists, over `+`, through `local`s, calls and imports, to the last expression that defines
+//! it. Computed fields beyond that are not found; then the longest prefix of the path is used.
 //!
-//! Rejected: an evaluator of our own that carries places along. It would be a second definition of
-//! the language for the sake of error messages.
+//! Rejected: an evaluator of our own that tracks locations. It would be a second definition of the
+//! language for the sake of error messages.
 
 use crate::diagnostic::{Source, SourceLocation};
 use crate::evaluate::import;
@@ -21,17 +21,17 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 
-/// Steps through the syntax before it is given up.
+/// The maximum number of steps through the syntax tree.
 const MAX_DEPTH: usize = 200;
 
-/// What of a field is wanted.
+/// Which part of a field to locate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldPart {
     Name,
     Value,
 }
 
-/// A parsed file and those it imports.
+/// A parsed file with its imports.
 struct ParsedFiles<'p, 'ast> {
     arena: &'p Arena,
     nodes: &'ast Arena,
@@ -47,11 +47,11 @@ struct Parsed<'p, 'ast> {
     imported: BTreeMap<PathBuf, Option<Expr<'p, 'ast>>>,
 }
 
-/// Names in reach, innermost first.
+/// The names in scope, innermost first.
 struct Scope<'p, 'ast, 's> {
     names: Vec<Binding<'p, 'ast, 's>>,
     outer: Option<&'s Scope<'p, 'ast, 's>>,
-    /// Of the file it is in.
+    /// The folder of the file that contains it.
     folder: &'s FilePath,
 }
 
@@ -59,11 +59,11 @@ struct Binding<'p, 'ast, 's> {
     name: InternedStr<'p>,
     params: Option<&'ast [Param<'p, 'ast>]>,
     value: Expr<'p, 'ast>,
-    /// Where the value's own names are looked up; absent: where it is bound.
+    /// The scope of the value's own names; absent: the scope of the binding.
     from: Option<&'s Scope<'p, 'ast, 's>>,
 }
 
-/// The place of each path, as exact as it can be found; `true` when it is the very field.
+/// The location of each path, as exact as possible; `true` if it is the field itself.
 pub(crate) fn locate(
     source: &Source,
     root: &FilePath,
@@ -130,7 +130,7 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
         Some((parsed?, real.parent()?.to_owned()))
     }
 
-    /// Where what `expr` stands for says what is at `steps`.
+    /// The location of the expression that defines the field at `steps` in the value of `expr`.
     fn find(
         &self,
         expr: &Expr<'p, 'ast>,
@@ -189,7 +189,7 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
         }
     }
 
-    /// Of objects the right one has the last say; of lists each has its own items.
+    /// The right object overrides the left one; each list has its own items.
     fn in_sum(
         &self,
         left: &Expr<'p, 'ast>,
@@ -240,7 +240,8 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
         })
     }
 
-    /// A function of the file says it itself; of any other, an argument most likely does.
+    /// A function in the file is searched itself; for any other, the field most likely comes from
+    /// an argument.
     fn in_call(
         &self,
         callee: &Expr<'p, 'ast>,
@@ -273,7 +274,7 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
     }
 }
 
-/// Where the name stands, if it is this one.
+/// The span of the field name, if it is `wanted`.
 fn name_span(name: &FieldName<'_, '_>, wanted: &str) -> Option<SpanId> {
     match name {
         FieldName::Ident(ident) => (ident.value.value() == wanted).then_some(ident.span),
@@ -304,7 +305,7 @@ fn bind_names<'p, 'ast, 's>(
     Scope { names: binds.iter().map(named).collect(), outer: Some(outer), folder: outer.folder }
 }
 
-/// Parameters with the arguments of one call.
+/// Binds parameters to the arguments of a call.
 fn bind_arguments<'p, 'ast, 's>(
     params: &[Param<'p, 'ast>],
     args: &[Arg<'p, 'ast>],

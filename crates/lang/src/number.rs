@@ -1,20 +1,20 @@
-//! Whole numbers of a job: in which unit they may be written, and how small and large they may be.
+//! Whole numbers in a job: which unit they may have, and their minimum and maximum.
 //!
 //! The bounds are those of the schema, at the field or else at its type, so that the checker, an
-//! editor and whoever reads an error all know the same ones. `tests/numbers.rs` holds them against
-//! the cell's admission, field by field.
+//! editor and error messages all use the same ones. `tests/numbers.rs` compares them with the
+//! cell's admission, field by field.
 
 use crate::schema::{Schema, unit_of};
 use crate::schema_check::value_text;
 use crate::units::Unit;
 use serde_json::{Value, json};
 
-/// Up to here every whole number is a float of its own.
+/// Up to this value, a float represents every whole number exactly.
 const MAX_EXACT_FLOAT: f64 = 9_007_199_254_740_992.0;
-/// From here on a float is beyond every bound.
+/// From this value on, a float exceeds every bound.
 const FLOAT_OVERFLOW: f64 = 18_446_744_073_709_551_616.0;
 
-/// What is known of a number on the way from its field to its type.
+/// The unit and bounds of a number, collected from its field down to its type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NumberRules {
     unit: Option<Unit>,
@@ -22,7 +22,7 @@ pub(crate) struct NumberRules {
     max: Option<i128>,
 }
 
-/// What is wrong, and what is allowed instead.
+/// The error, and what is allowed instead.
 type NumberRejection = (String, String);
 
 impl NumberRules {
@@ -30,14 +30,14 @@ impl NumberRules {
         NumberRules { unit, ..NumberRules::default() }
     }
 
-    /// With the bounds that stand here; those that stood nearer to the field hold.
+    /// Adds the bounds in `schema`, unless there are bounds closer to the field.
     pub(crate) fn with_bounds(self, schema: &Value) -> NumberRules {
         let bound = |name: &str| schema.get(name).and_then(Value::as_i64).map(i128::from);
         let min = self.min.or(bound("minimum"));
         NumberRules { min, max: self.max.or(bound("maximum")), ..self }
     }
 
-    /// Inside the type of this name.
+    /// The rules inside the type of this name.
     pub(crate) fn inside_type(self, name: &str) -> NumberRules {
         match name {
             "Span" => NumberRules { unit: Some(Unit::Milliseconds), ..self },
@@ -45,12 +45,12 @@ impl NumberRules {
         }
     }
 
-    /// For each item of a list.
+    /// The rules for each item of a list.
     pub(crate) fn for_items(self) -> NumberRules {
         NumberRules::of(self.unit)
     }
 
-    /// The number that `value` means for the type that `schema` describes.
+    /// Parses `value` as a number of the type that `schema` describes.
     pub(crate) fn read(self, value: &Value, schema: &Value) -> Result<Value, NumberRejection> {
         let number = self.with_bounds(schema);
         let (min, max) = number.bounds(schema);
@@ -82,7 +82,7 @@ impl NumberRules {
         })
     }
 
-    /// What may stand there, as people write it.
+    /// The allowed range, for people.
     fn allowed_text(self, schema: &Value) -> String {
         let (min, max) = self.bounds(schema);
         match self.unit {
@@ -106,7 +106,7 @@ impl NumberRules {
     }
 }
 
-/// What the field of a type takes, if that is a number.
+/// What the field of a type accepts, if that is a number.
 pub(crate) fn expected_number(owner: &str, field: &str, schema: &Value) -> Option<String> {
     let number = NumberRules::of(unit_of(owner, field)).with_bounds(schema);
     let (inner, name) = Schema::get().resolve(schema);
@@ -118,7 +118,7 @@ fn exact_integer(number: &serde_json::Number) -> Option<i128> {
     let exact = number.as_u64().map(i128::from).or_else(|| number.as_i64().map(i128::from));
     exact.or_else(|| {
         let float = number.as_f64()?;
-        // Between the two a float may stand for a number that nobody wrote.
+        // Between the two, a float may have been rounded from another number.
         let is_known = float.abs() <= MAX_EXACT_FLOAT || float.abs() >= FLOAT_OVERFLOW;
         (float.fract() == 0.0 && is_known).then_some(float as i128)
     })

@@ -1,6 +1,5 @@
-//! What only all documents of a file together show: names that are there twice, references that
-//! lead nowhere or in a circle, and the order to submit in. Documents with something else wrong are
-//! looked at like the others, as far as they are known.
+//! Checks across all documents of a file: duplicate names, references without a target or in a
+//! cycle, and the submission order. Documents with other errors take part as far as they are known.
 
 use crate::document::{Document, DocumentReader, LocatedDocument};
 use crate::schema_check::suggestion_text;
@@ -10,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 impl DocumentReader {
-    /// What only all documents together show: names, references, and the order to submit in.
+    /// Checks names and references across all documents, and determines the submission order.
     pub(crate) fn finish(mut self) -> (DocumentReader, Vec<Document>) {
         self.check_distinct_names();
         self.check_references();
@@ -26,26 +25,28 @@ impl DocumentReader {
 
     fn check_distinct_names(&mut self) {
         let mut seen: BTreeMap<(Option<Name>, Name), FieldPath> = BTreeMap::new();
-        for placed in
-            self.documents.iter().filter(|placed| placed.has_valid_owner && placed.has_valid_name)
+        for located in self
+            .documents
+            .iter()
+            .filter(|located| located.has_valid_owner && located.has_valid_name)
         {
-            let key = self.key(&placed.document);
+            let key = self.key(&located.document);
             if let Some(first) = seen.get(&key) {
                 let message = format!("the name {} is taken by {first}", key.1);
                 self.checker.add_error(
-                    &placed.path.field("name"),
+                    &located.path.field("name"),
                     message,
                     Some("each name once".into()),
                 );
             } else {
-                seen.insert(key, placed.path.clone());
+                seen.insert(key, located.path.clone());
             }
         }
     }
 
-    /// Bare names are jobs of this file.
+    /// Checks references by bare name, which are jobs of this file.
     fn check_references(&mut self) {
-        // A kind that is neither may be meant as either.
+        // A document whose kind is invalid may be meant as either kind.
         let names = |other: &str, unless_said: bool| -> Vec<String> {
             let is_one = |kind: &Option<Value>| match kind {
                 None | Some(Value::Null) => unless_said,
@@ -65,9 +66,10 @@ impl DocumentReader {
             }
             let message = format!("there is no {kind_name} {name:?} in this file");
             let message = message + &suggestion_text(&name, known.iter().map(String::as_str));
-            let help = match known.is_empty() {
-                true => format!("USER/{name} for one that is in the cell already"),
-                false => format!("{}; USER/{name} for one in the cell already", known.join(", ")),
+            let help = if known.is_empty() {
+                format!("USER/{name} for one that is in the cell already")
+            } else {
+                format!("{}; USER/{name} for one in the cell already", known.join(", "))
             };
             self.checker.add_error(&path, message, Some(help));
         }
@@ -78,8 +80,8 @@ impl DocumentReader {
             let message = message + &suggestion_text(last, known.iter().map(String::as_str));
             let known_names = known.iter().map(|name| format!("{name}, ")).collect::<String>();
             let help = format!(
-                "{known_names}or USER/NAME for one that is in the cell already, each of 1 to {MAX_NAME} \
-                 characters a-z, 0-9 and -, not starting or ending with -"
+                "{known_names}or USER/NAME for one that is in the cell already, each of 1 to \
+                 {MAX_NAME} characters a-z, 0-9 and -, not starting or ending with -"
             );
             let help = help.trim_start_matches("or ").to_owned();
             self.checker.add_error(&path, message, Some(help));
@@ -87,16 +89,17 @@ impl DocumentReader {
         self.check_job_as_user(&jobs);
     }
 
-    /// `web/0` is the job `0` of a user `web`; hardly anybody means that who has a job `web`.
+    /// Warns about `web/0`, which means job `0` of user `web`; in a file with a job `web`, hardly
+    /// anybody means that.
     fn check_job_as_user(&mut self, jobs: &[String]) {
         let owners: Vec<Option<Name>> =
-            self.documents.iter().map(|placed| self.key(&placed.document).0).collect();
-        for placed in &self.documents {
-            let at = match placed.document {
-                Document::Job(_) => placed.path.clone(),
-                Document::Cron(_) => placed.path.field("job"),
+            self.documents.iter().map(|located| self.key(&located.document).0).collect();
+        for located in &self.documents {
+            let at = match located.document {
+                Document::Job(_) => located.path.clone(),
+                Document::Cron(_) => located.path.field("job"),
             };
-            for (position, after) in placed.document.job().after.iter().enumerate() {
+            for (position, after) in located.document.job().after.iter().enumerate() {
                 let user = &after.job.user;
                 if !jobs.iter().any(|job| job == user.as_str())
                     || owners.contains(&Some(user.clone()))
@@ -112,12 +115,13 @@ impl DocumentReader {
         }
     }
 
-    /// Alloc sets before what is inside them, jobs before those that start after them.
+    /// The submission order: alloc sets before the jobs inside them, jobs before those that start
+    /// after them.
     fn submission_order(&mut self) -> Vec<usize> {
         let at: BTreeMap<(Option<Name>, Name), usize> =
             self.documents.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
-        let needs = |placed: &LocatedDocument| -> Vec<usize> {
-            let job = placed.document.job();
+        let needs = |located: &LocatedDocument| -> Vec<usize> {
+            let job = located.document.job();
             let after = job.after.iter().map(|after| &after.job);
             let keys = after.chain(&job.alloc_set);
             keys.filter_map(|key: &JobKey| {
@@ -126,7 +130,7 @@ impl DocumentReader {
             .collect()
         };
         let mut waiting: Vec<(usize, Vec<usize>)> =
-            self.documents.iter().enumerate().map(|(i, placed)| (i, needs(placed))).collect();
+            self.documents.iter().enumerate().map(|(i, located)| (i, needs(located))).collect();
         let mut order: Vec<usize> = Vec::new();
         while !waiting.is_empty() {
             let (ready, rest): (Vec<_>, Vec<_>) = waiting
@@ -147,7 +151,7 @@ impl DocumentReader {
     }
 }
 
-/// Among which names a reference is looked up, and what they are names of.
+/// The names among which a reference is looked up, and what kind they are.
 fn reference_scope<'a>(
     path: &FieldPath,
     jobs: &'a [String],

@@ -1,7 +1,6 @@
-//! The JSON Schema of jobs, made from the types of the cell, so that the language cannot know a
-//! field that the cell does not, nor the other way round. The checker walks it
-//! ([`crate::schema_check`]), editors get it from `cell schema`, and the guide's tables are made
-//! from it.
+//! The JSON Schema of jobs, generated from the cell's types, so that the language and the cell
+//! always have the same fields. The checker walks it ([`crate::schema_check`]), editors get it from
+//! `cell schema`, and the guide's tables are generated from it.
 
 use crate::units::Unit;
 use cellwright_cell::cron::CronSpec;
@@ -13,7 +12,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
-/// Amounts of types that count whole cells elsewhere: those of one task have an end.
+/// Bounds for a single task's amounts, whose types count whole cells elsewhere.
 const TASK_LIMITS: [(&str, &str); 5] = [
     ("Resources", "cpu"),
     ("Resources", "ram"),
@@ -51,7 +50,7 @@ impl Schema {
         self.definitions.get(name)
     }
 
-    /// What a reference leads to, with the name of the type.
+    /// Resolves a reference, and returns the name of the type too.
     pub(crate) fn resolve<'a>(&'a self, schema: &'a Value) -> (&'a Value, Option<&'a str>) {
         let name = schema.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next());
         match name.and_then(|name| Some((self.definition(name)?, name))) {
@@ -60,14 +59,14 @@ impl Schema {
         }
     }
 
-    /// Fields of the type, in the order of the type.
+    /// The fields of the type, in the order of their definition.
     pub(crate) fn fields(&self, name: &str) -> Vec<&str> {
         let properties = self.definition(name).and_then(|d| d.get("properties")?.as_object());
         properties.map_or(Vec::new(), |fields| fields.keys().map(String::as_str).collect())
     }
 }
 
-/// What the numbers of a field count, if they may be written with a unit.
+/// The unit of a numeric field, if it may be written with one.
 pub(crate) fn unit_of(owner: &str, field: &str) -> Option<Unit> {
     match (owner, field) {
         ("Resources", "cpu") => Some(Unit::Cpu),
@@ -79,7 +78,7 @@ pub(crate) fn unit_of(owner: &str, field: &str) -> Option<Unit> {
     }
 }
 
-/// The schema of a whole file, for editors: every short form that the language takes is in it.
+/// The schema of a whole file, for editors, including all short forms of the language.
 #[must_use]
 pub fn file_schema() -> Value {
     let schema = Schema::get();
@@ -94,7 +93,7 @@ pub fn file_schema() -> Value {
             }
         }
     }
-    for name in ["Span", "Priority", "JobKey", "After", "AttributeValue"] {
+    for name in ["Span", "Priority", "JobKey", "JobDependency", "AttributeValue"] {
         if let Some(definition) = definitions.get_mut(name) {
             let shorthand = if name == "AttributeValue" {
                 json!(["string", "integer"])
@@ -110,7 +109,7 @@ pub fn file_schema() -> Value {
     if let Some(cron) = definitions.get_mut("CronSpec") {
         add_owner(cron);
     }
-    // Lists and objects of jobs may be in each other.
+    // Lists and objects of jobs may be nested.
     let whole = json!({ "$ref": "#" });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -140,7 +139,7 @@ fn add_owner(definition: &mut Value) {
         json!({ "$ref": "#/$defs/Name", "description": "Whose it is. Left out: whoever runs it." });
 }
 
-/// Fields of the task and of its limits may stand in the job itself.
+/// Adds the fields of the task and of its limits to the job itself.
 fn flatten_task_fields(spec: &mut Value, schema: &Schema) {
     add_owner(spec);
     for (owner, inner) in [("TaskSpec", "task"), ("Resources", "task.limits")] {
@@ -150,12 +149,12 @@ fn flatten_task_fields(spec: &mut Value, schema: &Schema) {
             spec["properties"][field] = json!({ "$ref": reference, "description": about });
         }
     }
-    // One job is a list of one.
+    // A single dependency may replace a list of one.
     let after = &mut spec["properties"]["after"];
     let (about, default) = (after["description"].clone(), after["default"].clone());
     let either = [after.take(), json!({ "$ref": "#/$defs/After" })];
     *after = json!({ "anyOf": either, "description": about, "default": default });
-    // A job in an object has its name from there; a task may be written in short.
+    // A job in an object gets its name from the key; a task may be written in short form.
     spec["required"] = json!(["priority"]);
 }
 
@@ -169,11 +168,11 @@ mod tests {
         let fields = &schema["$defs"]["JobSpec"]["properties"];
         assert_eq!(fields["after"]["anyOf"][0]["type"], "array");
         assert_eq!(fields["after"]["anyOf"][1]["$ref"], "#/$defs/After");
-        assert_eq!(schema["$defs"]["After"]["anyOf"][1]["type"], "string");
+        assert_eq!(schema["$defs"]["JobDependency"]["anyOf"][1]["type"], "string");
         assert_eq!(fields["ram"]["$ref"], "#/$defs/Resources/properties/ram");
         assert_eq!(schema["$defs"]["Resources"]["properties"]["ram"]["anyOf"][1]["type"], "string");
         assert_eq!(schema["$defs"]["Span"]["anyOf"][1]["type"], "string");
-        // In lists and objects, and in those in each other.
+        // In lists and objects, and in nested ones.
         assert_eq!(schema["anyOf"][2]["items"]["$ref"], "#");
         assert_eq!(schema["anyOf"][3]["additionalProperties"]["$ref"], "#");
     }

@@ -1,9 +1,10 @@
-//! A value against the schema of a type: units become whole numbers, and what does not fit is
-//! reported with its path, all of it in one go, and taken out, with all that cannot be there
-//! without it, such as a list that would have one item less. What is left is what the type reads.
+//! Validates a value against the schema of a type: amounts with units become whole numbers, and all
+//! errors are reported at once with their paths. Invalid parts are removed, with everything that
+//! depends on them, such as a list that would lose an item. The rest can be deserialized into the
+//! type.
 //!
-//! Rejected: leaving it to the type's own reader. It stops at the first error, does not know where
-//! in the file it is, and cannot say what was most likely meant.
+//! Rejected: relying on deserialization. It stops at the first error, does not know the location in
+//! the file, and cannot suggest what was most likely meant.
 
 use crate::example;
 use crate::locate::FieldPart;
@@ -16,7 +17,7 @@ use cellwright_cell::priority::MAX_PRIORITY;
 use cellwright_cell::suggestions::nearest;
 use serde_json::{Map, Value, json};
 
-/// What other systems call it.
+/// Field names of other systems, with the equivalent here.
 const FOREIGN_NAMES: [(&str, &str); 14] = [
     ("replicas", "count"),
     ("instances", "count"),
@@ -34,48 +35,48 @@ const FOREIGN_NAMES: [(&str, &str); 14] = [
     ("image", "packages"),
 ];
 
-/// Bands as they may be written for their lowest priority.
+/// Names of bands, which may be written for their lowest priority.
 const BANDS: [(&str, u64); 4] =
     [("best_effort", 0), ("batch", 100), ("production", 200), ("monitoring", 300)];
 
-/// Fields that people know by what is in them, which they write in the job itself.
+/// Fields that people know by their content, which they write in the job itself.
 const COMPOSITE_FIELDS: [(&str, &str, &str); 2] = [
     ("task", "`command`, `cpu` and `ram`", "command: [\"date\"], cpu: \"500m\", ram: \"64MiB\""),
     ("limits", "`cpu` and `ram`", "cpu: \"500m\", ram: \"64MiB\""),
 ];
 
-/// How something does not fit.
+/// The kind of a schema error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// By what it is.
+    /// The value has the wrong type or range.
     Mismatch,
-    /// By being read as a number, since it stands without quotes.
+    /// The value was read as a number because it has no quotes.
     Unquoted,
-    /// A field of this name has to be there.
+    /// The field of this name is missing.
     Missing(String),
-    /// A field that nobody knows, and which one is most likely meant.
+    /// The field is unknown; with the name that was most likely meant.
     Unknown(Option<String>),
 }
 
-/// Something that does not fit.
+/// A validation error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SchemaError {
     pub path: FieldPath,
-    /// What of the field to point at.
+    /// Which part of the field to point at.
     pub part: FieldPart,
     pub kind: FaultKind,
     pub message: String,
     pub help: Option<String>,
 }
 
-/// Walks a value and collects what is wrong with it.
+/// Walks a value and collects its errors.
 #[derive(Default)]
 pub(crate) struct SchemaChecker {
     pub errors: Vec<SchemaError>,
 }
 
 impl SchemaChecker {
-    /// Never `true`, which is what those return who find that a value fits.
+    /// Records an error. Returns `false`, so that checks can return the result directly.
     pub(crate) fn add_error(
         &mut self,
         path: &FieldPath,
@@ -110,7 +111,7 @@ impl SchemaChecker {
         false
     }
 
-    /// `value` as the type `name` wants it; whether what is left of it can be read.
+    /// Checks `value` against the type `name`; returns whether the rest of it can be deserialized.
     pub(crate) fn check(&mut self, value: &mut Value, name: &str, path: &FieldPath) -> bool {
         let definition = Schema::get().definition(name);
         definition
@@ -142,7 +143,7 @@ impl SchemaChecker {
         self.check_plain(value, schema, number, path)
     }
 
-    /// Types with a rule of their own come first.
+    /// Types with special rules come first.
     fn check_type(
         &mut self,
         value: &mut Value,
@@ -158,7 +159,7 @@ impl SchemaChecker {
             ("Priority", _) => {
                 let before = self.errors.len();
                 let fits = self.check_plain(value, schema, number, path);
-                self.errors[before..].iter_mut().for_each(|wrong| wrong.help = Some(band_names()));
+                self.errors[before..].iter_mut().for_each(|error| error.help = Some(band_names()));
                 return fits;
             }
             ("AttributeValue", Value::String(text)) => *value = json!({ "text": text }),
@@ -251,7 +252,7 @@ impl SchemaChecker {
         self.add_name_error(path, FaultKind::Unknown(suggested), message, Some(all.join(", ")))
     }
 
-    /// One of several words, or an object with one of several fields.
+    /// Checks an enumeration: one of several words, or an object with one of several fields.
     fn check_variant(&mut self, value: &mut Value, schema: &Value, path: &FieldPath) -> bool {
         let (words, fields) = schema_alternatives(schema);
         let allowed = list_alternatives(&words, &fields);
@@ -276,7 +277,7 @@ impl SchemaChecker {
         }
     }
 
-    /// The inside of a variant is a type, or fields of its own.
+    /// Checks the content of a variant: a type, or inline fields.
     fn check_variant_field(&mut self, value: &mut Value, schema: &Value, path: &FieldPath) -> bool {
         let fields = schema.get("properties").and_then(Value::as_object);
         match (fields, value) {
@@ -352,7 +353,7 @@ impl SchemaChecker {
         }
     }
 
-    /// Free names: labels, variables, task indices.
+    /// Checks a map with free names: labels, variables, task indices.
     fn check_map(&mut self, map: &mut Map<String, Value>, schema: &Value, path: &FieldPath) {
         let patterns = schema.get("patternProperties").and_then(Value::as_object);
         let pattern = patterns.and_then(|patterns| patterns.iter().next());
@@ -379,11 +380,11 @@ impl SchemaChecker {
     }
 }
 
-/// The name of jobs that have none which is right.
+/// The name given to jobs without a valid name.
 pub(crate) const UNNAMED: &str = "unnamed";
 
-/// What a type cannot be read without, for a field that is wrong or missing. Rules are told that it
-/// is not known, and never look at it.
+/// A placeholder for a required field that is invalid or missing. The field is marked as unknown,
+/// and admission rules never look at it.
 fn placeholder(owner: &str, field: &str) -> Option<Value> {
     match (owner, field) {
         ("JobSpec" | "CronSpec", "name") => Some(json!(UNNAMED)),
@@ -402,7 +403,7 @@ fn placeholder(owner: &str, field: &str) -> Option<Value> {
     }
 }
 
-/// What is wrong with a text of a type that not every text is one of, and what is allowed.
+/// The error for a text that the type does not allow, and what is allowed.
 fn text_error(name: &str, text: &str) -> Option<(String, String)> {
     let plain = |value: String, allowed: String| (format!("{value:?} is not valid here"), allowed);
     match name {
@@ -415,18 +416,18 @@ fn text_error(name: &str, text: &str) -> Option<(String, String)> {
     }
 }
 
-/// Of a text that is read as a number: what is wrong, and what to write.
+/// The error for an unquoted text that was read as a number, and the correction.
 pub(crate) fn unquoted_error(number: &str) -> (String, String) {
     (format!("a text is wanted here, not {number}"), format!("write it in quotes: '{number}'"))
 }
 
-/// What a priority can be.
+/// The allowed values of a priority.
 fn band_names() -> String {
     let words: Vec<&str> = BANDS.iter().map(|(band, _)| *band).collect();
     format!("{}, or a number from 0 to {MAX_PRIORITY}", words.join(", "))
 }
 
-/// What a value that is one of several can be: words, and objects of one field.
+/// The alternatives of an enumeration: words, and objects of one field.
 fn schema_alternatives(schema: &Value) -> (Vec<&str>, Map<String, Value>) {
     let all = schema.get("oneOf").and_then(Value::as_array);
     let alternatives: Vec<&Value> = all.map_or(vec![schema], |all| all.iter().collect());
@@ -447,7 +448,7 @@ fn list_alternatives(words: &[&str], fields: &Map<String, Value>) -> String {
     words.iter().map(ToString::to_string).chain(named).collect::<Vec<_>>().join(", ")
 }
 
-/// What a field that is not there takes, or else what it is for.
+/// What a missing field accepts, or else its description.
 fn field_help(owner: &str, field: &str, schema: &Value) -> Option<String> {
     if Schema::get().resolve(schema).1 == Some("Priority") {
         return Some(band_names());
@@ -462,7 +463,7 @@ fn field_help(owner: &str, field: &str, schema: &Value) -> Option<String> {
     expected_number(owner, field, schema).or_else(choices).or_else(about)
 }
 
-/// Fields that may stand in an object of the type; in a job also those that are short for others.
+/// The fields that an object of the type may have; for a job also short forms.
 fn known_fields<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
     let mut known: Vec<&str> = fields.keys().map(String::as_str).collect();
     if owner == "JobSpec" {
@@ -473,7 +474,7 @@ fn known_fields<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str>
     known
 }
 
-/// `; did you mean ...?`, or nothing.
+/// `; did you mean ...?`, or an empty string.
 pub(crate) fn suggestion_text<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     match suggestion(name, known) {
         Some(word) => format!("; did you mean `{word}`?"),
@@ -488,7 +489,7 @@ fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
     other.or_else(|| nearest(name, known))
 }
 
-/// A value in an error: short.
+/// A value for an error message, shortened.
 pub(crate) fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

@@ -1,20 +1,19 @@
-//! The way back: what a cell has, as its owner would write it. Whole numbers that count something
-//! get the unit they may be written with, and a file with the result means the same again.
+//! The reverse direction: converts a spec of the cell to a job file as its owner would write it.
+//! Numbers are written with their units, and loading the result gives the same spec.
 
 use crate::schema::{Schema, unit_of};
 use crate::units::Unit;
 use cellwright_cell::spec::JobSpec;
 use serde_json::{Map, Value, json};
 
-/// The job as a file would have it. Secrets are not in it.
+/// The job as it would be written in a file, without its secrets.
 #[must_use]
 pub fn job(spec: &JobSpec) -> Value {
     let value = serde_json::to_value(spec.redacted()).unwrap_or_default();
     to_source(SchemaPosition { schema: &json!({ "$ref": "#/$defs/JobSpec" }), unit: None }, value)
 }
 
-/// The value of one field of a job, such as `task.limits.ram`; unchanged where there is no such
-/// field.
+/// The value of one field of a job, such as `task.limits.ram`; unchanged if there is no such field.
 #[must_use]
 pub fn field(path: &str, value: &Value) -> Value {
     let root = json!({ "$ref": "#/$defs/JobSpec" });
@@ -28,7 +27,7 @@ pub fn field(path: &str, value: &Value) -> Value {
     to_source(position, value.clone())
 }
 
-/// A place in the schema, and what a number there counts as far as its field says.
+/// A position in the schema, and the unit of a number there according to its field.
 #[derive(Clone, Copy)]
 struct SchemaPosition<'a> {
     schema: &'a Value,
@@ -36,7 +35,7 @@ struct SchemaPosition<'a> {
 }
 
 impl<'a> SchemaPosition<'a> {
-    /// Behind references and past "or nothing", with the name of the last type on the way.
+    /// Resolves references and optional types; also returns the name of the last type.
     fn resolved(self) -> (SchemaPosition<'a>, &'a str) {
         let (mut position, mut owner) = (self, "");
         loop {
@@ -60,7 +59,7 @@ impl<'a> SchemaPosition<'a> {
         }
     }
 
-    /// Inside the field of this name: of an object, of a variant, or of free names.
+    /// The position of the field of this name: of an object, a variant, or a map.
     fn field(self, name: &str) -> Option<SchemaPosition<'a>> {
         let (position, owner) = self.resolved();
         let of = |schema: &'a Value| schema.get("properties").and_then(|all| all.get(name));

@@ -1,7 +1,8 @@
-//! Amounts as people write them, into the whole numbers of the API: `"500m"` and `"1.5"` cores,
-//! `"2GiB"`, `"90s"`. Exact or refused: nothing is rounded, so what is written is what is run.
+//! Parses and formats amounts with units as whole numbers of the API: `"500m"` and `"1.5"` cores,
+//! `"2GiB"`, `"90s"`. Amounts are exact or rejected, never rounded, so what is written is what is
+//! run.
 
-/// What a whole number in a spec counts.
+/// The unit of a whole number in a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Thousandths of a core.
@@ -33,7 +34,7 @@ impl Unit {
         }
     }
 
-    /// The text that means `number`, in the largest unit that has it whole.
+    /// Formats `number` in the largest unit in which it is whole.
     #[must_use]
     pub fn format(self, number: u64) -> String {
         const BYTES: [(&str, u64); 5] = [
@@ -63,7 +64,7 @@ impl Unit {
         }
     }
 
-    /// The whole number that `text` means.
+    /// Parses `text` as a whole number.
     #[must_use]
     pub fn parse(self, text: &str) -> Option<u64> {
         let text = text.trim();
@@ -96,7 +97,7 @@ fn bytes(text: &str) -> Option<u64> {
     scaled(text.strip_suffix(unit)?.trim_end(), *size)
 }
 
-/// `1h30m`: whole or decimal amounts, largest unit first, each unit once.
+/// Parses `1h30m`: whole or decimal amounts, largest unit first, each unit once.
 fn milliseconds(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 5] =
         [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -116,7 +117,7 @@ fn milliseconds(text: &str) -> Option<u64> {
     (below != u64::MAX).then_some(sum)
 }
 
-/// A decimal number times `size`, when that is a whole number.
+/// A decimal number times `size`, if that is a whole number.
 fn scaled(text: &str, size: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());

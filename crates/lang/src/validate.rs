@@ -1,5 +1,6 @@
-//! A document before the cell's own rules, all of them in one pass. What the schema check found
-//! wrong is not known to them: they say nothing of it, nor of what they would compute from it.
+//! Validates a document by the cell's admission rules, all in one pass. Fields that the schema
+//! check rejected are unknown to the rules, which report nothing about them or about values
+//! computed from them.
 
 use crate::document::{CronDocument, Document, JobDocument};
 use crate::schema_check::{FaultKind, SchemaChecker, SchemaError};
@@ -8,13 +9,13 @@ use cellwright_cell::field::{FieldPath, FieldSet};
 use cellwright_cell::name::Name;
 use serde_json::Value;
 
-/// The steps of `path` from the document at `top` on.
+/// The part of `path` below the document at `top`.
 pub(crate) fn relative_path(top: &FieldPath, path: &FieldPath) -> FieldPath {
     FieldPath(path.0.get(top.0.len()..).unwrap_or_default().to_vec())
 }
 
-/// What is wrong with the document at `top`, without fields that are only missing because their
-/// names are misspelt; and the fields of which nothing is known for all that.
+/// Splits off errors about fields that are only missing because their names are misspelt. Returns
+/// the other errors of the document at `top`, and the set of all fields with unknown values.
 pub(crate) fn split_unknown(
     found: Vec<SchemaError>,
     top: &FieldPath,
@@ -24,7 +25,7 @@ pub(crate) fn split_unknown(
         if let FaultKind::Unknown(Some(suggested)) = &error.kind {
             let path = relative_path(top, &error.path);
             let object = FieldPath(path.0.split_last().map_or(&[][..], |(_, rest)| rest).to_vec());
-            // Fields of the task and its limits may stand in the job.
+            // Fields of the task and its limits may be written in the job.
             for prefix in ["", "task", "task.limits"] {
                 unknown.insert(object.join(&prefix.into()).field(suggested));
             }
@@ -43,7 +44,7 @@ pub(crate) fn split_unknown(
     (kept, unknown)
 }
 
-/// The document, as far as it is known, with everything that the rules reject about it.
+/// Deserializes the document as far as it is known, and records all rejections by the rules.
 pub(crate) fn validate(
     value: Value,
     unknown: FieldSet,
@@ -69,7 +70,7 @@ pub(crate) fn validate(
     };
     for rejection in rejections {
         let message = format!("{}: {} is not valid", rejection.field, rejection.value);
-        checker.add_error(&top.join(&rejection.path), message, Some(rejection.allowed));
+        checker.add_error(&top.join(&rejection.path), message, Some(rejection.allowed.to_string()));
     }
     Some(document)
 }

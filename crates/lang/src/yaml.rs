@@ -1,9 +1,9 @@
-//! YAML as a value with the place of each of its fields. Several documents in one file (`---`) are
-//! a list of what they say.
+//! Parses YAML into a value with the location of each field. Several documents in one file (`---`)
+//! become a list of their values.
 //!
-//! The events come from the parser that the Jsonnet evaluator brings along anyway. The value is
-//! built here, so that a key that is there twice is refused, `no` stays a text (YAML 1.2), and an
-//! alias that unfolds without end meets a limit.
+//! The events come from the parser that is a dependency of the Jsonnet evaluator anyway. The value
+//! is built here, so that duplicate keys are rejected, `no` stays a text (YAML 1.2), and the
+//! expansion of aliases is limited.
 
 use crate::diagnostic::{Diagnostic, Source, SourceLocation};
 use cellwright_cell::field::{FieldPath, PathSegment};
@@ -11,12 +11,12 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
-/// Values within values.
+/// The maximum nesting of values.
 const MAX_DEPTH: usize = 100;
-/// Values in all, those of aliases counted each time.
+/// The maximum number of values; those of aliases are counted each time.
 const MAX_VALUES: usize = 1_000_000;
 
-/// Where names and values of fields are, by the path of the field.
+/// The locations of field names and values, by the path of the field.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocationMap(BTreeMap<FieldPath, (Option<SourceLocation>, SourceLocation)>);
 
@@ -55,7 +55,7 @@ pub(crate) fn parse(source: &Source) -> Result<(Value, LocationMap), Box<Diagnos
     Ok((documents, reader.locations))
 }
 
-/// The parser marks the end of what it had read before a tab, which is a line too early.
+/// Before a tab, the parser reports the end of the previous token, which is a line too early.
 fn scan_error(source: &Source, error: &ScanError) -> Diagnostic {
     let (line, column) = (error.marker().line(), error.marker().col() + 1);
     let diagnostic = Diagnostic::error(&source.name, error.info());
@@ -73,13 +73,13 @@ fn scan_error(source: &Source, error: &ScanError) -> Diagnostic {
     }
 }
 
-/// Whether a text whose first line this is, comments apart, can be YAML and nothing else here.
+/// Whether a text with this first line, apart from comments, can only be YAML.
 pub(crate) fn looks_like_yaml(line: &str) -> bool {
     let is_mark = line == "---" || line.starts_with("--- ") || line.starts_with("%YAML");
     let is_item = line == "-" || line.starts_with("- ");
     let is_word = |c: char| c.is_alphanumeric() || "_-./ \"'".contains(c);
     let name = line.split_once(':').filter(|(_, rest)| rest.is_empty() || rest.starts_with(' '));
-    // An assertion of Jsonnet may have its message behind a colon.
+    // An assertion in Jsonnet may have its message after a colon.
     let is_name = |name: &str| !name.starts_with("assert ") && name.chars().all(is_word);
     is_mark || is_item || name.is_some_and(|(name, _)| !name.is_empty() && is_name(name))
 }
@@ -119,10 +119,7 @@ impl<'a> YamlReader<'a> {
     }
 
     fn location(&self, span: Span) -> SourceLocation {
-        let width = match span.start.line() == span.end.line() {
-            true => span.len(),
-            false => 1,
-        };
+        let width = if span.start.line() == span.end.line() { span.len() } else { 1 };
         self.source.location_at(span.start.line(), span.start.col() + 1, width)
     }
 
@@ -207,7 +204,7 @@ fn value_count(value: &Value) -> usize {
     }
 }
 
-/// A plain word by the core schema of YAML 1.2.
+/// Parses a plain scalar by the core schema of YAML 1.2.
 fn scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -238,7 +235,7 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// Steps that lead to a field of the value at `path`, longest first.
+/// The path segments below the value at `path` that lead to a known field, longest first.
 pub(crate) fn ancestors(path: &FieldPath) -> impl Iterator<Item = FieldPath> + '_ {
     let steps: &[PathSegment] = &path.0;
     (0..=steps.len()).rev().map(move |length| FieldPath(steps[..length].to_vec()))

@@ -1,5 +1,5 @@
-//! Everything that is wrong with a file is said in one go, as one reads it, and nothing that only
-//! follows from something else.
+//! All errors in a file are reported at once, in reading order, without errors that only follow
+//! from others.
 
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
@@ -17,8 +17,7 @@ fn load_errors(name: &str, text: &str) -> Vec<Diagnostic> {
     }
 }
 
-/// The errors of the file are these, by line and a part of what is said, and each says what is
-/// allowed.
+/// The errors of the file have these lines and contain these texts, and each says what is allowed.
 fn check(name: &str, text: &str, want: &[(u32, &str)]) {
     let errors = load_errors(name, text);
     let all: String = errors.iter().map(|diagnostic| diagnostic.render(false)).collect();
@@ -34,7 +33,7 @@ fn check(name: &str, text: &str, want: &[(u32, &str)]) {
     }
 }
 
-/// The only thing wrong with a job that has `fields` besides what it needs.
+/// The only error of a job that has `fields` besides the required ones.
 fn check_alone(fields: &str, expected: &str) {
     let text = format!(
         "local base = {{ priority: 200, cpu: '1', ram: '1GiB', command: ['a'] }};\n\
@@ -43,7 +42,7 @@ fn check_alone(fields: &str, expected: &str) {
     check("f.jsonnet", &text, &[(2, expected)]);
 }
 
-/// One of each kind, in several jobs.
+/// One error of each kind, in several jobs.
 const ALL_KINDS: &str = "\
 web:
   priority: 900
@@ -127,7 +126,7 @@ fn a_name_that_is_there_twice_is_told_beside_other_errors() {
 
 #[test]
 fn what_follows_from_something_else_is_not_told() {
-    // Each of the two would be refused for the other if that were not there.
+    // Each of the two would be rejected because of the other one, if that were absent.
     check_alone("prots: 1, health: { probe: { tcp: { port: 0 } } }", "no field `prots`");
     check_alone("ports: 'x', health: { probe: { tcp: { port: 3 } } }", "a number is wanted");
     check_alone("isolation: { whole_cores: 4 }, cpu: 'x'", "no amount here");
@@ -150,7 +149,7 @@ fn what_follows_from_something_else_is_not_told() {
     let twice =
         "{ web: { priority: 200, cpu: '1', ram: '1GiB', command: ['a'], after: ['A', 'A'] } }";
     check("f.jsonnet", twice, &[(1, "no job can be called"), (1, "no job can be called")]);
-    // What is there under another name is not missing as well, wherever it may stand.
+    // A field under another name is not missing as well, wherever it may be written.
     let shorthand = "{ web: { priority: 200, cpu: '1', memory: '1GiB', cmd: ['a'] } }";
     check("f.jsonnet", shorthand, &[(1, "no field `memory`"), (1, "no field `cmd`")]);
     let set = "{ web: { priority: 200, cpu: '1', ram: '1GiB', kind: 'alloc-set' } }";
@@ -185,7 +184,7 @@ set:
 #[test]
 fn the_first_ones_are_shown_and_the_others_counted() {
     let job = |at: usize| format!("job-{at:02}: {{priority: 900, cpu: x, ram: y, command: [a]}}\n");
-    // In the order of the file, which is not that of the names.
+    // In the order of the file, not of the names.
     let text: String = (0..30).rev().map(job).collect();
     let errors = load_errors("f.yaml", &text);
     assert_eq!(errors.len(), 21);
@@ -195,7 +194,7 @@ fn the_first_ones_are_shown_and_the_others_counted() {
     assert_eq!(errors[20].message, "and 70 more errors");
 }
 
-/// The only error of the file has this help, and says this.
+/// The only error of the file has this message and this help.
 fn check_help(name: &str, text: &str, expected: &str, help: &str) {
     let errors = load_errors(name, text);
     let [diagnostic] = &errors[..] else { panic!("{text}: {errors:?}") };
@@ -272,7 +271,7 @@ fn a_text_without_a_name_is_read_as_what_it_looks_like() {
         check(yaml, Format::Yaml);
     }
     for jsonnet in [
-        "local a = { b: 1 };\n{ a }",
+        "local a = { b: 1 };\n{ a: a }",
         "// jobs\n{ a: 1 }",
         "# jobs\n{\n  a: 1,\n}",
         "assert 1 < 2 : 'no';\n{}",
@@ -287,7 +286,7 @@ fn a_text_without_a_name_is_read_as_what_it_looks_like() {
     check("{\"a\": 1}", Format::Json);
 }
 
-/// Whether an error follows from another is asked of each, which takes no look at all the others.
+/// The check whether an error follows from another must not compare all pairs of errors.
 #[test]
 fn thousands_of_errors_in_one_job_are_told_at_once() {
     let packages = vec!["{\"nmae\":\"x\"}"; 2000].join(",");
@@ -302,7 +301,7 @@ fn thousands_of_errors_in_one_job_are_told_at_once() {
     let strange = first
         .iter()
         .map(|diagnostic| &diagnostic.message)
-        .find(|said| !expected.contains(&said.as_str()));
+        .find(|message| !expected.contains(&message.as_str()));
     assert_eq!(strange, None);
     assert_eq!(last.message, "and 5980 more errors");
 }
@@ -319,7 +318,7 @@ fn jobs_without_a_right_name_do_not_have_the_same_one() {
         let text = format!("- {{{first}{rest}\n- {{{second}{rest}\n");
         check("f.yaml", &text, &[(1, expected), (2, expected)]);
     }
-    // A name that is right is taken, whatever else is wrong.
+    // A valid name is taken, whatever else is wrong.
     let twice = format!("- {{name: a, {rest}\n- {{name: a, count: x, {rest}\n");
     check("f.yaml", &twice, &[(2, "the name a is taken by [0]"), (2, "a number is wanted")]);
 }

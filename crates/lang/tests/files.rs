@@ -1,4 +1,4 @@
-//! Files in all three languages: what they ask for, and what is said about those that are wrong.
+//! Job files in all three languages: their documents, and the errors of invalid ones.
 
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
@@ -35,7 +35,7 @@ fn render_all(errors: &[Diagnostic]) -> String {
     errors.iter().map(|diagnostic| diagnostic.render(false)).collect::<Vec<_>>().join("\n")
 }
 
-/// The only thing wrong with the file is on `line`, at what reads `caret`, and says `expected`.
+/// The only error of the file is on `line`, at the text `caret`, and contains `expected`.
 fn check(name: &str, text: &str, line: u32, caret: &str, expected: &str) {
     let Err(Diagnostics(errors)) = load(name, text) else { panic!("nothing is wrong with {text}") };
     let all = render_all(&errors);
@@ -48,7 +48,7 @@ fn check(name: &str, text: &str, line: u32, caret: &str, expected: &str) {
     assert!(expected_words.join(" ").contains(expected), "{expected:?} is not in {all}");
 }
 
-/// The same job four ways.
+/// The same job in four forms.
 const WEB: [(&str, &str); 4] = [
     (
         "web.json",
@@ -148,7 +148,7 @@ fn the_library_makes_services_batches_sets_crons_and_workflows() {
 
 const HEAD: &str = "local cell = import 'cell.libsonnet';\n";
 
-/// `cell.service` with these further fields on line 3.
+/// `cell.service` with these additional fields on line 3.
 fn service(line: &str) -> String {
     format!(
         "{HEAD}cell.service('web', {{ command: ['a'], cpu: '1', ram: '1GiB' }} + {{\n{line}\n}})"
@@ -241,7 +241,7 @@ fn json_and_yaml_have_places_too() {
     let Err(Diagnostics(errors)) = load("web.json", json) else { panic!("it is wrong") };
     assert!(render_all(&errors).contains("did you mean `ram`?"), "{}", render_all(&errors));
     assert_eq!(errors[0].place.as_ref().unwrap().line, 3);
-    // What is there under another name is not missing as well.
+    // A field under another name is not missing as well.
     assert_eq!(errors.len(), 1, "{}", render_all(&errors));
     let yaml = "- name: web\n  priority: 200\n  cpu: 500m\n  ram: lots\n  command: [a]\n";
     check("web.yaml", yaml, 4, "lots", "512MiB");
@@ -280,7 +280,7 @@ fn json_and_yaml_have_places_too() {
 #[test]
 fn paths_are_followed_through_the_file() {
     let text = "local base = { cpu: '1', ram: '1GiB',\n  command: ['a'] };\n\
-                local job(name, extra) = base + { name, priority: 200 } + extra;\n\
+                local job(name, extra) = base + { name: name, priority: 200 } + extra;\n\
                 { jobs: [job('a', {}), job('b', { gang: 'yes' })] }";
     check("f.jsonnet", text, 4, "'yes'", "jobs[1].gang");
     let text = "local base = { cpu: '1', ram: '1GB', command: 'a' };\n\
@@ -319,14 +319,14 @@ fn what_is_wrong_is_told_once_and_not_of_who_refers_to_it() {
     let cron = format!("name: t\nschedule: '* * * * *'\njob: {{after: [W, F], {run}}}\n");
     let Err(Diagnostics(errors)) = load("f.yaml", &cron) else { panic!("no names") };
     assert_eq!(errors.len(), 2, "{}", render_all(&errors));
-    // By the schema, by admission, and by a kind that is none.
+    // Errors by the schema, by admission, and by an invalid kind.
     let count = format!("a: {{count: 0, {run}}}\nb: {{after: a, {run}}}\n");
     check("f.yaml", &count, 1, "0", "0 is out of range");
     let small = format!("a: {{{run}}}\nb: {{after: a, {run}}}\n").replacen("1GiB", "1MiB", 1);
     check("f.yaml", &small, 1, "'1MiB'", "2097152 (2 MiB) or more");
     let kind = format!("a: {{kind: alloc-set, {run}}}\nb: {{alloc_set: a, {run}}}\n");
     check("f.yaml", &kind, 1, "alloc-set", "did you mean `alloc_set`?");
-    // What is of the wrong kind is none all the same.
+    // An object of the wrong kind is not a valid target either.
     let job = format!("a: {{count: 0, {run}}}\nb: {{alloc_set: a, {run}}}\n");
     let Err(Diagnostics(errors)) = load("f.yaml", &job) else { panic!("no set") };
     assert_eq!(errors.len(), 2, "{}", render_all(&errors));
@@ -363,7 +363,7 @@ fn a_file_without_jobs_is_told_so() {
     assert!(errors[0].message.contains("call it"), "{}", errors[0].message);
 }
 
-/// A folder of its own, gone with the test.
+/// A temporary folder, removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -385,7 +385,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left behind in the temporary folder does no harm.
+        // A folder that is left behind does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Formatting twice is formatting once, for every file of jobs in this repository: the examples,
-//! the library, and the files of the guide.
+//! Formatting is idempotent for every job file in this repository: the examples, the library, and
+//! the files in the guide.
 
 use cellwright_lang::diagnostic::Source;
 use cellwright_lang::format::format_source;
@@ -16,7 +16,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(inner).collect()
 }
 
-/// Files that a page of the guide has its reader write.
+/// The job files that a page of the guide contains.
 fn files_of(page: &Path) -> Vec<Source> {
     let text = std::fs::read_to_string(page).unwrap();
     let blocks = text.split("<!-- file: ").skip(1).filter_map(|rest| {

@@ -1,5 +1,5 @@
-//! The tables of fields in the guide are those of the schema: every field of every type, with what
-//! it takes and what it means. `UPDATE_GUIDE=1` writes them anew.
+//! The field tables in the guide match the schema: every field of every type, with what it takes
+//! and what it means. `UPDATE_GUIDE=1` regenerates them.
 
 use cellwright_cell::units::group_digits;
 use cellwright_lang::units::Unit;
@@ -24,7 +24,7 @@ const TYPES: [(&str, &str); 24] = [
     ("Strength", "Strength"),
     ("SpreadLimit", "Spread"),
     ("DisruptionLimit", "Disruptions"),
-    ("After", "After"),
+    ("JobDependency", "After"),
     ("TaskOverride", "Override"),
     ("Isolation", "Isolation"),
     ("Volume", "Volume"),
@@ -77,7 +77,7 @@ fn every_field_is_in_the_guide() {
 
 fn section(definitions: &Map<String, Value>, name: &str, title: &str) -> String {
     let definition = &definitions[name];
-    // A short form beside the full one.
+    // A short form is listed next to the full one.
     let definition = definition["anyOf"].get(0).unwrap_or(definition);
     let mut out = format!("\n### {title}\n\n");
     let about = meaning(definition);
@@ -124,12 +124,12 @@ fn written_variant(out: &mut String, variant: &Value) {
     }
 }
 
-/// What may stand in a field, in a word or a link.
+/// What a field accepts, as a word or a link.
 fn takes(schema: &Value) -> String {
     let (min, max) = (schema["minimum"].as_u64(), schema["maximum"].as_u64());
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == name) {
-            // That no time is beyond a year is said once.
+            // The guide says once that no duration exceeds a year.
             let from = min.map(|least| Unit::Milliseconds.format(least));
             return from.map_or((*word).to_owned(), |from| format!("{word} from {from} on"));
         }
@@ -175,7 +175,7 @@ fn takes(schema: &Value) -> String {
     }
 }
 
-/// The sentence of the type in a line, without marks of the code.
+/// The first sentence of a type's description on one line, without code markup.
 fn meaning(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
     let marked = ["`None`", "[`", " (B"].iter().any(|mark| text.contains(mark));

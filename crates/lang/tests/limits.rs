@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     if cli_args == [CHILD_COMMAND] {
         return cellwright_lang::run_child();
     }
-    // The little that test runners ask of a harness.
+    // The options that test runners expect of a harness.
     if cli_args.iter().any(|arg| arg == "--list") {
         if !cli_args.iter().any(|arg| arg == "--ignored") {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
@@ -54,8 +54,9 @@ fn every_limit_has_an_error_of_its_own() {
     check("{ a: 1 + }", usual, "cannot stand here");
 }
 
-/// However large the program is that evaluates: a small file takes little, and what grows beyond
-/// that is ended, with limits far below the size of this program in a debug build.
+/// Memory limits do not depend on the size of the evaluating program: a small file takes little,
+/// and one that exceeds its limit is ended, with limits far below the size of this program in a
+/// debug build.
 fn memory_from_the_start() {
     let little = Limits { memory_bytes: 16 << 20, ..Limits::default() };
     let size = |mib: u32| {
@@ -69,9 +70,9 @@ fn memory_from_the_start() {
     assert_eq!(error_text(&size(64), Limits { memory_bytes: 256 << 20, ..little }), "");
 }
 
-/// Mistakes of every week: each ends with the name of a limit.
+/// Common mistakes: each ends with an error that names the limit.
 fn what_never_ends_or_grows_is_ended() {
-    // Less than usual, so that the test does not take long: the limits are the same.
+    // Smaller than the defaults, so that the test is quick: the limits are the same.
     let usual = Limits { memory_bytes: 256 << 20, cpu_seconds: 1, ..Limits::default() };
     let doubled = |first: &str, next: &str, last: &str| {
         let lines: String = (1..=40)
@@ -105,7 +106,7 @@ fn what_never_ends_or_grows_is_ended() {
     }
 }
 
-/// What is wrong with the text, in words; nothing when it is right.
+/// The error of the text; empty if it is valid.
 fn error_text(text: &str, limits: Limits) -> String {
     let program = std::env::current_exe().expect("the program has a path");
     let options = LoadOptions { evaluator: Evaluator::Child(program), limits, owner: None };

@@ -1,6 +1,6 @@
-//! Every number of a job and a periodic job, held against its range. What the schema says, what the
-//! checker says of a file and what the cell admits are one range, and who leaves it is told the
-//! field, the value and the range. A number that the schema knows and this table does not fails.
+//! Compares every number of a job and a cron with its range: the schema, the file checker and the
+//! cell's admission have the same range, and a number outside it is rejected with the field, the
+//! value and the range. A number of the schema that is missing in this table fails the test.
 
 use cellwright_cell::admit::check_job;
 use cellwright_cell::cron::CronSpec;
@@ -21,7 +21,7 @@ const BYTES: &str = "0B to 1PiB, as a text such as \"512MiB\"";
 const TIME: &str = "0ms to 366d, as a text such as \"500ms\"";
 const SOME_TIME: &str = "1ms to 366d, as a text such as \"500ms\"";
 
-/// Field of [`job`], least, most, and the allowed range in words; empty: the two with a "to".
+/// Field of [`job`], minimum, maximum, and the allowed range as text; empty: the two with a "to".
 const JOB: [(&str, u64, u64, &str); 53] = [
     ("count", 1, 200_000, ""),
     ("priority", 0, 399, "best_effort, batch, production, monitoring, or a number from 0 to 399"),
@@ -81,12 +81,12 @@ const JOB: [(&str, u64, u64, &str); 53] = [
 const CRON: [(&str, u64, u64, &str); 2] =
     [("keep_runs", 1, 100, ""), ("missed.run_all.max", 1, 100, "")];
 
-/// Ends of ranges that other fields of [`job`] forbid: all tasks together would ask for more than
-/// may be asked for, and only production work bounds the notice of others.
+/// Ends of ranges that other fields of [`job`] do not permit: the total of all tasks would be too
+/// large, and only production work limits the notice of others.
 const ELSEWHERE: [(&str, u64); 2] = [("count", 200_000), ("priority", 0)];
 
-/// Numbers that are in no field of [`job`] because their kin are: the other comparisons, the other
-/// question that has a port, and an attribute's number in short.
+/// Numbers without a field in [`job`], because a similar one is tested: the other comparisons, the
+/// other probe that has a port, and the short form of a numeric attribute.
 const KIN: [&str; 5] = [
     "AttributeValue",
     "Operator.less_or_equal",
@@ -95,7 +95,7 @@ const KIN: [&str; 5] = [
     "Probe.tcp.port",
 ];
 
-/// Every number there is, each so that its neighbours can take any value.
+/// A job with every number, each so that its neighbours can take any value.
 fn job() -> Value {
     let limits = json!({ "cpu": MOST, "ram": MOST, "disk": MOST, "disk_rate": 5 });
     json!({
@@ -137,7 +137,7 @@ fn cron() -> Value {
     })
 }
 
-/// What `cell validate` says of the document.
+/// The diagnostics of `cell validate` for the document.
 fn validation_errors(document: &Value) -> Vec<Diagnostic> {
     let source = Source { name: "job.json".into(), text: document.to_string() };
     let owner = Some(Name::new("dev").unwrap());
@@ -148,7 +148,7 @@ fn validation_errors(document: &Value) -> Vec<Diagnostic> {
     }
 }
 
-/// `task.static_ports[0]` as a pointer.
+/// `task.static_ports[0]` as a JSON pointer.
 fn pointer(field: &str) -> String {
     format!("/{}", field.replace('[', ".").replace(']', "").replace('.', "/"))
 }
@@ -159,7 +159,7 @@ fn with(document: &Value, field: &str, number: Value) -> Value {
     document
 }
 
-/// Whether the cell itself would take it, whoever sends it.
+/// Whether the cell itself would admit it, whoever sends it.
 fn is_admitted(document: &Value) -> bool {
     match document.get("schedule") {
         Some(_) => serde_json::from_value::<CronSpec>(document.clone())
@@ -222,7 +222,7 @@ fn every_number_has_one_range_and_is_refused_beyond_it() {
 struct Numbers(BTreeSet<String>);
 
 impl Numbers {
-    /// Below one shape; what is behind a reference has a name of its own.
+    /// Adds the numbers below one schema; referenced types are added under their own name.
     fn add(&mut self, schema: &Value, name: &str) {
         if let Some(to) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
             if ["Span", "Priority"].contains(&to) {
@@ -256,7 +256,7 @@ impl Numbers {
     }
 }
 
-/// The type and field that a field of a document is, by the schema.
+/// The type and field of a document's field, by the schema.
 fn name_of(definitions: &Value, top: &str, field: &str) -> String {
     let pointer = pointer(field);
     let (mut owner, mut name) = (top.to_owned(), String::new());

@@ -1,4 +1,4 @@
-//! What a cell has, written as its owner would, means the same again.
+//! A cell's spec, written as a job file, loads as the same spec.
 
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
@@ -17,7 +17,7 @@ fn specs(documents: Vec<Document>) -> Vec<JobSpec> {
     documents.iter().map(|document| document.job().clone()).collect()
 }
 
-/// Every file of jobs among the examples.
+/// Every job file among the examples.
 fn examples() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

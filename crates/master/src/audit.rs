@@ -1,15 +1,16 @@
-//! The audit log: who asked for what, and what became of it.
+//! The audit log: which caller requested what, and the outcome.
 //!
-//! Requests that went through the replicated log are taken down on every replica as they are
-//! applied, which is before anyone is answered; requests that were turned away at the door never
-//! reach that log and are taken down by the replica that refused them. Both kinds stand in one list
-//! with numbers of its own. Reports of agents and proposals of schedulers are not in it: they are
-//! the cell at work, not somebody's wish.
+//! Requests that went through the replicated log are recorded on every replica as they are applied,
+//! which is before any answer is sent. Requests that were rejected at the listener never reach that
+//! log and are recorded by the replica that rejected them. Both kinds are in one list with numbers
+//! of its own. Reports of agents and proposals of schedulers are not in it: they are the cell at
+//! work, not the request of a user.
 //!
-//! How much of it one user may fill is bounded (`allowance`); what is more is counted there.
+//! How much of it one user may fill is limited (`allowance`); requests beyond that are counted
+//! there.
 //!
-//! Not synced line by line: applied requests can be derived again from the replicated log, and a
-//! power cut may cost the last refusals, never a change.
+//! It is not synced line by line: applied requests can be derived again from the replicated log,
+//! and a power cut may cost the last rejections, never a change.
 
 mod allowance;
 
@@ -33,10 +34,10 @@ const READ_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditLine {
     pub caller: String,
-    /// `submit_job`, `set_quota`, or method and path of what was turned away.
+    /// `submit_job`, `set_quota`, or method and path of a rejected request.
     pub command: String,
     pub object: String,
-    /// `done`, `unchanged`, or the code of the refusal.
+    /// `done`, `unchanged`, or the code of the rejection.
     pub verdict: String,
 }
 
@@ -48,13 +49,13 @@ impl AuditLine {
     }
 }
 
-/// One request, where it stands in the list, and where in the log.
+/// One request, its place in the list, and its place in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     pub number: u64,
     /// Position among the requests of one entry.
     pub position: u32,
-    /// Log index: of the entry, or of the last one applied before a refusal at the door.
+    /// Log index: of the entry, or of the last one applied before a rejection at the listener.
     pub index: u64,
     pub at: Time,
     pub line: AuditLine,
@@ -63,16 +64,16 @@ pub struct AuditEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditPage {
     pub items: Vec<AuditEntry>,
-    /// Lines between the cursor and the first of these are not here any more.
+    /// Lines between the cursor and the first of these are missing.
     pub gap: bool,
-    /// Everything after this number is here.
+    /// Everything after this number is present.
     pub reaches_back_to: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AuditBody {
-    /// Every record says how far the log had been applied, so that the newest record is enough to
-    /// know where to go on.
+    /// Every record contains how far the log had been applied, so that the newest record is enough
+    /// to know where to continue.
     pub(crate) index: u64,
     pub(crate) lines: Vec<AuditLine>,
     /// Not from the log: no other replica has these.
@@ -81,7 +82,7 @@ pub(crate) struct AuditBody {
 
 pub struct AuditLog {
     pub(crate) segments: Segments,
-    /// Log index of the last entry taken down.
+    /// Log index of the last entry recorded.
     last_recorded: Mutex<u64>,
     allowances: Mutex<Allowances>,
 }
@@ -94,7 +95,7 @@ impl AuditLog {
         let last = segments.last_record()?;
         let applied = last.map(|record| decode(&record.payload)).transpose()?;
         let applied = applied.map_or(0, |body| body.index).max(found.covered);
-        // Entries are taken down again from the log, and refusals of this replica cannot be.
+        // Entries are recorded again from the log; rejections of this replica cannot be.
         if let Some(lost) = found.lost {
             segments.skip_to(lost)?;
         }
@@ -102,15 +103,15 @@ impl AuditLog {
         Ok(AuditLog { segments, last_recorded: Mutex::new(applied), allowances })
     }
 
-    /// Of what is kept, most bytes that the requests of one user may take.
+    /// Limits the bytes that the requests of one user may take of the retained log.
     pub fn set_user_allowance(&self, per_user: u64, keep: RetentionLimits) {
         *lock(&self.allowances) = Allowances::new(per_user, keep.age);
     }
 
-    /// Takes down what people asked for in one entry. One that is here already is passed over.
+    /// Records the requests of people in one entry. An entry that is already recorded is skipped.
     ///
     /// # Errors
-    /// When the disk refuses. The caller must not answer then.
+    /// When the disk fails. The caller must not answer then.
     pub fn append(&self, index: u64, entry: &Entry, verdicts: &[Verdict]) -> io::Result<()> {
         let mut applied = self.lock();
         if index <= *applied {
@@ -131,11 +132,11 @@ impl AuditLog {
         Ok(())
     }
 
-    /// Takes down a request that does not stand in the replicated log: one that was refused before
-    /// it came there, or one that is about the replicas themselves.
+    /// Records a request that is not in the replicated log: one that was rejected before it reached
+    /// the log, or one that is about the replicas themselves.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn append_unlogged(
         &self,
         at: Time,
@@ -154,21 +155,22 @@ impl AuditLog {
         };
         let applied = self.lock();
         let lines = lock(&self.allowances).admit(at, vec![line]);
-        match lines.is_empty() {
-            true => Ok(()),
-            false => self.write(at, AuditBody { index: *applied, lines, is_local: true }),
+        if lines.is_empty() {
+            Ok(())
+        } else {
+            self.write(at, AuditBody { index: *applied, lines, is_local: true })
         }
     }
 
-    /// This replica starts from a snapshot at `index`; what people asked for before is a gap unless
-    /// it is here.
+    /// This replica starts from a snapshot at `index`; requests before it are a gap unless they are
+    /// recorded here.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn skip_to_snapshot(&self, index: u64) -> io::Result<()> {
         let mut applied = self.lock();
         if index > *applied && index > 0 {
-            // Room for one record of each entry that was not seen.
+            // Leaves a number for one record of each entry that was missed.
             self.segments.skip_to(self.segments.last() + (index - *applied))?;
             *applied = index;
         }
@@ -176,7 +178,7 @@ impl AuditLog {
     }
 
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn sync(&self, covered: u64) -> io::Result<()> {
         self.segments.sync(covered)
     }
@@ -193,11 +195,11 @@ impl AuditLog {
     /// When a file cannot be read or is damaged.
     pub fn read_after(&self, number: u64, position: u32, most: usize) -> io::Result<AuditPage> {
         let from = number.saturating_add(u64::from(position == u32::MAX));
-        let stretch = self.segments.read_from(from, READ_BYTES)?;
+        let batch = self.segments.read_from(from, READ_BYTES)?;
         let reaches_back_to = self.segments.reaches_back_to();
-        let mut page = AuditPage { items: Vec::new(), gap: stretch.has_gap, reaches_back_to };
-        let seen = stretch.records.last().map(|record| record.number);
-        for record in stretch.records {
+        let mut page = AuditPage { items: Vec::new(), gap: batch.has_gap, reaches_back_to };
+        let seen = batch.records.last().map(|record| record.number);
+        for record in batch.records {
             let body = decode(&record.payload)?;
             for (line_index, line) in body.lines.into_iter().enumerate() {
                 let line_index = u32::try_from(line_index).unwrap_or(u32::MAX);
@@ -218,7 +220,7 @@ impl AuditLog {
             }
         }
         match seen {
-            // The cursor stood on the last line of these: what follows may lie behind a gap.
+            // The cursor was on the last line of these: what follows may lie behind a gap.
             Some(seen) if page.items.is_empty() => self.read_after(seen, u32::MAX, most),
             _ => Ok(page),
         }
@@ -240,8 +242,9 @@ pub(crate) fn decode(payload: &[u8]) -> io::Result<AuditBody> {
     postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Everything that people ask for and that masters say, and of the other parts what they ask of the
-/// public API and what they had no right to. What they do in their daily work stands in the events.
+/// Everything that people request and that masters write is audited. Of the other parts of the
+/// cell, only their requests to the public API and the requests they had no permission for are;
+/// their normal work is in the events.
 fn is_audited(by: &Actor, command: &Command, verdict: &Verdict) -> bool {
     match by {
         Actor::User(_) | Actor::Operator | Actor::Replica(_) | Actor::Task { .. } => true,
@@ -266,7 +269,7 @@ fn audit_line(caller: String, command: &Command, verdict: &str) -> AuditLine {
     AuditLine { caller, command: command.to_owned(), object, verdict: verdict.to_owned() }
 }
 
-/// What a command is called, and what it is about.
+/// The name of a command, and the object it is about.
 #[must_use]
 pub fn describe(command: &Command) -> (&'static str, String) {
     use Command as C;
@@ -391,7 +394,7 @@ mod tests {
         assert_eq!(rows(&log, 2, u32::MAX), expected[3..]);
     }
 
-    /// What parts do all day stands in the events; what they try and may not stands here.
+    /// The normal work of parts is in the events; what they try without permission is audited.
     #[test]
     fn parts_are_audited_for_what_is_not_theirs() {
         let folder = TempFolder::new();

@@ -1,9 +1,9 @@
-//! Keeps the blobs on this replica's disk what the log says they are: fetches those it lacks from
-//! the other replicas, and removes those the log has forgotten.
+//! Syncs the blobs on this replica's disk with the log: fetches missing ones from the other
+//! replicas, and removes those that the log no longer contains.
 //!
-//! A replica that has just joined, or has lost its folder, lacks everything. It answers all the
-//! same, by fetching what it is asked for; this fetches the rest, one after the other, so that the
-//! cell does not depend on the replicas that had them first.
+//! A replica that has just joined, or has lost its folder, lacks everything. It still serves blobs,
+//! by fetching each one on request; this fetches the rest, one after the other, so that the cell
+//! does not depend on the replicas that had them first.
 
 use crate::blobs::{
     BlobError, BlobPeers, BlobStore, BlobSweep, Digest, read_or_fetch, run_blocking,
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks for blobs that are missing.
+/// Time between two checks for blobs that are missing.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Looks for what is missing between two looks for what was forgotten: two hours, longer than any
-/// upload takes to reach a majority. What is on its way to the log is not forgotten.
+/// Checks for missing blobs between two sweeps for unknown ones: two hours, longer than any upload
+/// takes to reach a majority, so a blob whose log entry is still coming is not removed.
 const SWEEP_EVERY_CHECKS: u32 = 240;
 
 pub struct BlobSyncer {
@@ -37,7 +37,7 @@ impl BlobSyncer {
         BlobSyncer { handle, store, peers, sweep: BlobSweep::default() }
     }
 
-    /// Looks for as long as the replica runs.
+    /// Runs for as long as the replica runs.
     pub async fn run(mut self) {
         loop {
             for _ in 0..SWEEP_EVERY_CHECKS {
@@ -55,7 +55,7 @@ impl BlobSyncer {
         }
     }
 
-    /// Fetches what the log names and this disk lacks; says how many it got.
+    /// Fetches the blobs that the log names and this disk lacks; returns how many it got.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -75,7 +75,8 @@ impl BlobSyncer {
         Ok(got)
     }
 
-    /// Removes what the log named at the look before and names no more; says how many.
+    /// Removes the blobs that the log named at the last check and no longer names; returns how
+    /// many.
     ///
     /// # Errors
     /// When a file cannot be removed.
@@ -92,11 +93,11 @@ impl BlobSyncer {
         Ok(removed)
     }
 
-    /// One look at what is here and unknown to the log; says how many were removed. A replica that
-    /// follows nobody may be behind, and leaves what it does not know.
+    /// One sweep for blobs here that the log does not know; returns how many were removed. A
+    /// replica without a leader may be behind, and keeps what it does not know.
     ///
     /// # Errors
-    /// When the folder cannot be read, or a file not be removed.
+    /// When the folder cannot be read, or a file cannot be removed.
     pub async fn remove_unknown(&mut self) -> Result<usize, BlobError> {
         if self.handle.status().leader.is_none() {
             return Ok(0);

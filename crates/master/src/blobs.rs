@@ -1,17 +1,18 @@
-//! The bytes of packages, by their SHA-256.
+//! The blob store for packages: content addressed by its SHA-256 digest.
 //!
-//! A name that is the content's own digest needs no version, no lock and no trust: whoever reads
-//! can tell whether it is what was asked for, and every copy is as good as any other. Content is
-//! written beside its place, checked and synced before it is moved there, so that a file under a
-//! digest is whole or absent. It is checked again whenever it is read, because disks forget: the
-//! last piece is only given out once the digest of the whole is right, so a reader gets all of the
-//! content or an end that comes too early.
+//! A name that is the content's own digest needs no version, no lock and no trust: every reader can
+//! check that the content is what it requested, and every copy is as good as any other. Content is
+//! written to a temporary file, checked and synced before it is moved into place, so that a file
+//! under a digest is whole or absent. It is checked again at every read, because disks lose data:
+//! the last chunk is only returned once the digest of the whole is right, so a reader gets all of
+//! the content or an end that comes too early.
 //!
-//! Content comes and goes a piece at a time: packages are larger than a master's memory should be.
+//! Content is read and written in chunks: packages are larger than a master's memory should be.
 //!
-//! A package counts as stored once a majority of the voting replicas has it; only then does the log
-//! hear of it. Whoever wins an election can then find it with somebody. Replicas without it fetch
-//! it when asked. Rejected: packages inside the log. They are a thousand times its size.
+//! A package counts as stored once a majority of the voting replicas has it; only then is it
+//! written to the log. A replica that wins an election can then find it on some replica. Replicas
+//! without it fetch it on request. Rejected: packages inside the log. They are a thousand times its
+//! size.
 
 use bytes::Bytes;
 use cellwright_api::client::content::{CHUNK_BYTES, read_chunk};
@@ -87,14 +88,14 @@ pub struct BlobStore {
     recently_stored: RecentlyStored,
 }
 
-/// What was stored since the last [`BlobSweep::remove_unknown`]: the log may be about to hear of it.
+/// Blobs stored since the last [`BlobSweep::remove_unknown`], which the log may name soon.
 type RecentlyStored = Arc<Mutex<BTreeMap<Digest, Instant>>>;
 
 impl BlobStore {
-    /// Leftovers of uploads that a crash cut short are removed.
+    /// Opens the store, and removes leftovers of uploads that a crash interrupted.
     ///
     /// # Errors
-    /// When the folder cannot be made or cleaned.
+    /// When the folder cannot be created or cleaned.
     pub fn open(data: &Path, limit: u64) -> Result<BlobStore, BlobError> {
         let dir = data.join(DIR);
         let incoming = dir.join(INCOMING);
@@ -107,7 +108,7 @@ impl BlobStore {
         Ok(BlobStore { dir, limit, reserve: 0, uploads, recently_stored })
     }
 
-    /// Leaves this many bytes of the disk to the log, which lives there too.
+    /// Leaves this many bytes of the disk to the log, which is on the same disk.
     #[must_use]
     pub fn with_reserve(self, reserve: u64) -> BlobStore {
         BlobStore { reserve, ..self }
@@ -124,10 +125,10 @@ impl BlobStore {
         self.path(digest).exists()
     }
 
-    /// Starts to take in content of a known digest and at most this many bytes.
+    /// Starts an upload of content with a known digest and at most this many bytes.
     ///
     /// # Errors
-    /// When no file can be made.
+    /// When no file can be created.
     pub fn begin(&self, expected: Digest, most: u64) -> Result<Upload, BlobError> {
         let number = self.uploads.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(INCOMING).join(format!("{expected}.{number}"));
@@ -148,7 +149,7 @@ impl BlobStore {
         })
     }
 
-    /// Takes in content that is in memory already.
+    /// Stores content that is already in memory.
     ///
     /// # Errors
     /// As [`Upload::write`] and [`Upload::finish`].
@@ -158,7 +159,7 @@ impl BlobStore {
         upload.finish()
     }
 
-    /// Starts to give the content out.
+    /// Starts to read the content.
     ///
     /// # Errors
     /// When it is not here.
@@ -173,7 +174,7 @@ impl BlobStore {
         let bytes = file.metadata().map_err(io_error(&path))?.len();
         let hash = Context::new(&SHA256);
         let mut reading = BlobReader { file, path, digest, hash, bytes, remaining: bytes };
-        // Content of no bytes has no last piece to hold back.
+        // Empty content has no last chunk to hold back.
         if bytes == 0 {
             reading.check()?;
         }
@@ -197,7 +198,7 @@ impl BlobStore {
         Ok(found)
     }
 
-    /// Forgets a blob; one that is not here is forgotten already.
+    /// Removes a blob; it is no error if it is not here.
     ///
     /// # Errors
     /// When the file cannot be removed.
@@ -209,10 +210,10 @@ impl BlobStore {
         }
     }
 
-    /// Some bytes of the content, unchecked: whoever asks for parts checks parts.
+    /// Some bytes of the content, unchecked: a caller that requests a range checks it.
     ///
     /// # Errors
-    /// When it is not here, or ends before.
+    /// When it is not here, or ends before the range does.
     pub fn range(&self, digest: Digest, from: u64, length: u32) -> Result<Vec<u8>, BlobError> {
         let path = self.path(digest);
         let file = match File::open(&path) {
@@ -230,7 +231,7 @@ impl BlobStore {
         Ok(content)
     }
 
-    /// Where the content is, if it is here.
+    /// The path of the content, if it is here.
     #[must_use]
     pub fn path(&self, digest: Digest) -> PathBuf {
         self.dir.join(digest.to_string())
@@ -248,7 +249,7 @@ fn finish_digest(hash: &Context) -> Digest {
     found
 }
 
-/// Content on its way out.
+/// Content that is being read.
 pub struct BlobReader {
     file: File,
     path: PathBuf,
@@ -265,23 +266,23 @@ impl BlobReader {
         self.bytes
     }
 
-    /// The next piece; none at the end. A damaged file is moved aside, so that a good copy can take
-    /// its place, and its last piece is not given out.
+    /// The next chunk; none at the end. A damaged file is moved aside, so that a good copy can take
+    /// its place, and its last chunk is not returned.
     ///
     /// # Errors
-    /// When the disk refuses, or the content turns out to be damaged.
+    /// When the disk fails, or the content turns out to be damaged.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>, BlobError> {
         if self.remaining == 0 {
             return Ok(None);
         }
         let most = usize::try_from(self.remaining).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-        let piece = read_chunk(&mut self.file, most).map_err(io_error(&self.path))?;
-        self.hash.update(&piece);
-        self.remaining -= piece.len() as u64;
-        if self.remaining == 0 || piece.len() < most {
+        let chunk = read_chunk(&mut self.file, most).map_err(io_error(&self.path))?;
+        self.hash.update(&chunk);
+        self.remaining -= chunk.len() as u64;
+        if self.remaining == 0 || chunk.len() < most {
             self.check()?;
         }
-        Ok(Some(Bytes::from(piece)))
+        Ok(Some(Bytes::from(chunk)))
     }
 
     fn check(&mut self) -> Result<(), BlobError> {
@@ -295,7 +296,7 @@ impl BlobReader {
     }
 }
 
-/// Content on its way in. Dropped before its end it leaves nothing behind.
+/// Content that is being written. Dropped before its end it leaves nothing behind.
 pub struct Upload {
     file: File,
     path: PathBuf,
@@ -311,7 +312,7 @@ pub struct Upload {
 
 impl Upload {
     /// # Errors
-    /// When the content gets too long or the disk refuses.
+    /// When the content gets too long or the disk fails.
     pub fn write(&mut self, chunk: &[u8]) -> Result<(), BlobError> {
         self.bytes = self.bytes.saturating_add(chunk.len() as u64);
         if self.bytes > self.limit {
@@ -329,16 +330,17 @@ impl Upload {
         let fs_stats =
             rustix::fs::statvfs(&self.path).map_err(|why| io_error(&self.path)(why.into()))?;
         let free = fs_stats.f_bavail.saturating_mul(fs_stats.f_frsize);
-        match free.saturating_sub(more) < self.reserve {
-            true => Err(BlobError::DiskFull { free, reserve: self.reserve }),
-            false => Ok(()),
+        if free.saturating_sub(more) < self.reserve {
+            Err(BlobError::DiskFull { free, reserve: self.reserve })
+        } else {
+            Ok(())
         }
     }
 
-    /// Puts the content in its place; returns its length. It is durable then.
+    /// Moves the content into place; returns its length. It is durable then.
     ///
     /// # Errors
-    /// When it is other content than announced, or the disk refuses.
+    /// When it is other content than announced, or the disk fails.
     pub fn finish(mut self) -> Result<u64, BlobError> {
         let found = finish_digest(&self.hash);
         if found != self.expected {
@@ -361,25 +363,26 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if !self.is_stored {
-            // Should it stay, the next start removes it.
+            // If it stays, the next start removes it.
             let _left_behind = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes what the log has forgotten. Content is here before the log hears of it, so what the log
-/// has not named yet goes only when two looks in a row found it so and nobody brought it in
-/// between. What the log did name and names no more goes at once: somebody wants the room.
+/// Removes the blobs that the log no longer names. Content is here before the log names it, so
+/// content that the log has not named yet is removed only when two sweeps in a row found it so and
+/// it was not stored again in between. Content that the log did name and no longer names is removed
+/// at once: its space is needed.
 #[derive(Default)]
 pub struct BlobSweep {
     unknown_before: BTreeSet<Digest>,
-    /// Named by the log when it was last asked, and when that was.
+    /// The blobs that the log named at the last check, and the time of that check.
     named_before: BTreeSet<Digest>,
     listed_at: Option<Instant>,
 }
 
 impl BlobSweep {
-    /// Removes what the log names no more; says how many.
+    /// Removes the blobs that the log no longer names; returns how many.
     ///
     /// # Errors
     /// When a file cannot be removed.
@@ -388,7 +391,7 @@ impl BlobSweep {
         store: &BlobStore,
         named: BTreeSet<Digest>,
     ) -> Result<usize, BlobError> {
-        // Held throughout, so that nothing is brought again between the look and the removal.
+        // Held throughout, so that nothing is stored again between the check and the removal.
         let recently_stored = store.recently_stored.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut self.named_before, named);
         let listed_at = self.listed_at.replace(Instant::now());
@@ -403,16 +406,16 @@ impl BlobSweep {
         Ok(removed)
     }
 
-    /// Says how many were removed.
+    /// Returns how many were removed.
     ///
-    /// # Errors
+    /// When the folder cannot be read or a file cannot be removed.
     /// When the folder cannot be read or a file not be removed.
     pub fn remove_unknown(
         &mut self,
         store: &BlobStore,
         is_known: impl Fn(Digest) -> bool,
     ) -> Result<usize, BlobError> {
-        // Held throughout, so that nothing is brought in between the look and the removal.
+        // Held throughout, so that nothing is stored between the check and the removal.
         let mut recently_stored =
             store.recently_stored.lock().unwrap_or_else(PoisonError::into_inner);
         let here = store.list()?.into_iter().map(|(digest, _)| digest);
@@ -430,8 +433,8 @@ impl BlobSweep {
     }
 }
 
-/// An upload fed from a connection: pieces are gathered until they are worth a write, and writes
-/// happen where waiting for a disk does no harm. No thread waits for the other side.
+/// An upload fed from a connection: chunks are buffered until they are worth a write, and writes
+/// run where blocking on a disk does no harm. No thread waits for the other side.
 pub struct UploadBuffer {
     upload: Upload,
     buffered: Vec<u8>,
@@ -444,25 +447,24 @@ impl UploadBuffer {
     }
 
     /// # Errors
-    /// When the content gets too long or the disk refuses.
+    /// When the content gets too long or the disk fails.
     pub async fn write(mut self, chunk: &[u8]) -> Result<UploadBuffer, BlobError> {
         self.buffered.extend_from_slice(chunk);
-        match self.buffered.len() >= CHUNK_BYTES {
-            true => {
-                run_blocking(move || {
-                    self.flush()?;
-                    Ok(self)
-                })
-                .await
-            }
-            false => Ok(self),
+        if self.buffered.len() >= CHUNK_BYTES {
+            run_blocking(move || {
+                self.flush()?;
+                Ok(self)
+            })
+            .await
+        } else {
+            Ok(self)
         }
     }
 
-    /// Puts the content in its place; returns its length. It is durable then.
+    /// Moves the content into place; returns its length. It is durable then.
     ///
     /// # Errors
-    /// When it is other content than announced, or the disk refuses.
+    /// When it is other content than announced, or the disk fails.
     pub async fn finish(mut self) -> Result<u64, BlobError> {
         run_blocking(move || {
             self.flush()?;
@@ -478,10 +480,10 @@ impl UploadBuffer {
     }
 }
 
-/// Runs work that waits for a disk.
+/// Runs work that blocks on a disk.
 ///
 /// # Errors
-/// What the work says.
+/// The error of the work.
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
 ) -> Result<T, BlobError> {
@@ -489,13 +491,13 @@ pub async fn run_blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
-/// The other replicas, as far as blobs are concerned.
+/// The other replicas, as far as the blob store needs them.
 pub trait BlobPeers: Send + Sync + 'static {
     /// Names of the voting replicas other than this one.
     fn voters(&self) -> Vec<String>;
-    /// Gives a replica the content; done when it is durable there.
+    /// Sends the content to a replica; done when it is durable there.
     fn push(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<(), String>>;
-    /// Takes the content from a replica into `intake`; done when it is durable here.
+    /// Fetches the content from a replica into `intake`; done when it is durable here.
     fn fetch(
         &self,
         peer: String,
@@ -504,11 +506,11 @@ pub trait BlobPeers: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// Sees to it that a majority of the voters has a blob that is stored here; returns how many have.
-/// The rest fetch it when they need it.
+/// Makes sure that a majority of the voters has a blob that is stored here; returns how many have
+/// it. The rest fetch it when they need it.
 ///
 /// # Errors
-/// When a majority cannot be had.
+/// When no majority can be reached.
 pub async fn replicate(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, BlobError> {
     let others = peers.voters();
     let needed = others.len().div_ceil(2) + 1;
@@ -530,10 +532,10 @@ pub async fn replicate(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, B
     Ok(have)
 }
 
-/// The content from this disk, or from another replica's when it is missing or damaged here.
+/// The content from this disk, or from another replica when it is missing or damaged here.
 ///
 /// # Errors
-/// When nobody has it.
+/// When no replica has it.
 pub async fn read_or_fetch(
     store: &BlobStore,
     peers: &dyn BlobPeers,
@@ -565,15 +567,15 @@ mod tests {
         Digest(sha256(content))
     }
 
-    /// The content, if all of it can be had.
+    /// The content, if all of it can be read.
     fn content(blobs: &BlobStore, digest: Digest) -> Result<Vec<u8>, BlobError> {
         read_all(blobs.read(digest)?)
     }
 
     fn read_all(mut reading: BlobReader) -> Result<Vec<u8>, BlobError> {
         let mut content = Vec::new();
-        while let Some(piece) = reading.next_chunk()? {
-            content.extend_from_slice(&piece);
+        while let Some(chunk) = reading.next_chunk()? {
+            content.extend_from_slice(&chunk);
         }
         Ok(content)
     }
@@ -712,7 +714,7 @@ mod tests {
         store(&folder).with_reserve(1).put(digest(b"hello"), b"hello").unwrap();
     }
 
-    /// What the others have; a peer that is not listed does not answer.
+    /// The blobs of the other replicas; a peer that is not listed does not answer.
     struct FakePeers {
         names: Vec<&'static str>,
         contents: BTreeMap<&'static str, Vec<u8>>,

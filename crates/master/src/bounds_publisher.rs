@@ -1,6 +1,7 @@
-//! What each user may have is judged in the log (`cellwright_cell::bounds`), so the figures have to
-//! be in it: the leading master says what its configuration has, whenever the cell has another
-//! word. Masters of different configurations are noticed by their leaders' saying so in turn.
+//! Publishes the limits for each user from the master's configuration into the replicated log. The
+//! limits are enforced in the log (`cellwright_cell::bounds`), so the figures have to be in it: the
+//! leading master writes those of its configuration whenever the cell has others. Masters with
+//! different configurations show up because each new leader writes its own.
 
 use crate::handle::MasterHandle;
 use cellwright_cell::bounds::Bounds;
@@ -9,10 +10,10 @@ use cellwright_store::Role;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Between two looks of a leader when nothing else happens.
+/// Time between two checks of a leader when nothing else happens.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Looks for as long as the replica runs.
+/// Runs for as long as the replica runs.
 pub async fn publish_bounds_periodically(handle: MasterHandle, bounds: Bounds) {
     let mut status = handle.replica().watch();
     loop {
@@ -33,7 +34,7 @@ async fn publish_bounds(handle: &MasterHandle, bounds: Bounds) {
             Ok(_) => tracing::info!(?bounds, "the cell has this master's limits for each user"),
             Err(refusal) => tracing::error!(%refusal, "the limits for each user were refused"),
         },
-        // Said again at the next look.
+        // Retried at the next check.
         Err(error) => tracing::debug!(%error, "the limits for each user are not in the log yet"),
     }
 }

@@ -1,13 +1,14 @@
-//! Checkpoints: the whole state of a cell in one file, for backups, questions and the simulator.
+//! Checkpoints: the whole state of a cell in one file, for backups, offline queries and the
+//! simulator.
 //!
-//! A checkpoint is a state with the place in the log it stands at and a hash of itself. From it and
-//! the log after it, any later moment can be had again: [`replay`] applies entries up to an index
-//! or a time, with the very `apply` that made them. From it alone, a new cell can be started when
-//! all replicas are lost: [`restore`]. One that is broken can be mended by hand, as text
-//! ([`cellwright_cell::encode::text`]), with what [`read_rows`] gives of it.
+//! A checkpoint is a state with its log index and a hash of itself. From it and the log after it,
+//! any later state can be rebuilt: [`replay`] applies entries up to an index or a time, with the
+//! very `apply` that made them. From it alone, a new cell can be started when all replicas are
+//! lost: [`restore`]. One that is broken can be repaired by hand, as text
+//! ([`cellwright_cell::encode::text`]), with what [`read_rows`] returns for it.
 //!
-//! Restoring goes through the store's own front door: a replica with a single voter is started on
-//! the new directory, its state is made a snapshot, and its short log is purged, so that whoever
+//! Restoring uses the store's normal interface: a replica with a single voter is started on the new
+//! directory, its state is made a snapshot, and its short log is purged, so that every replica that
 //! joins later must be given that snapshot. Rejected: writing the store's files by hand, which
 //! would be a second writer of a format that has one.
 
@@ -57,7 +58,7 @@ pub enum CheckpointError {
     Start(String),
 }
 
-/// What stands in front of the state.
+/// The header in front of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Log index and term of the last entry in it.
@@ -68,7 +69,7 @@ pub struct Header {
     pub hash: u64,
 }
 
-/// A checkpoint file as a list shows it.
+/// A checkpoint file as it appears in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointFile {
     pub name: String,
@@ -76,7 +77,7 @@ pub struct CheckpointFile {
     pub bytes: u64,
 }
 
-/// What is in a state, in numbers.
+/// Counts of what a state contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateCounts {
     pub level: u32,
@@ -114,7 +115,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// `max_files`: how many stay; the oldest go first.
+    /// `keep`: how many checkpoints stay; the oldest are removed first.
     #[must_use]
     pub fn in_data(data: &Path, keep: usize) -> Checkpoints {
         Checkpoints { dir: data.join("checkpoints"), max_files: keep.max(1) }
@@ -137,7 +138,7 @@ impl Checkpoints {
         Ok(listed)
     }
 
-    /// All checkpoints here, oldest first. Files that are not checkpoints are passed over.
+    /// All checkpoints here, oldest first. Files that are not checkpoints are skipped.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -161,7 +162,7 @@ impl Checkpoints {
         Ok(found)
     }
 
-    /// Where the checkpoint of that name is.
+    /// The path of the checkpoint of that name.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -187,8 +188,8 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
     move |why| CheckpointError::Io { path: path.clone(), why }
 }
 
-/// Writes a checkpoint to a file of one's choice: whole, or not at all. Only its owner can read
-/// it, for the secrets of tasks are in it.
+/// Writes a checkpoint to the given path: whole, or not at all. Only its owner can read it, because
+/// it contains the secrets of tasks.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -198,7 +199,7 @@ pub fn write(view: &View, path: &Path) -> Result<CheckpointFile, CheckpointError
     let mut bytes = header.encode();
     bytes.extend_from_slice(&encode::save(&view.state));
     let fresh = path.with_extension("unfinished");
-    // What a crash left may be open to others, and would stay so.
+    // A file left by a crash may be readable for others, and would stay so.
     match fs::remove_file(&fresh) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io_error(&fresh)(why)),
         _ => {}
@@ -222,10 +223,10 @@ fn checkpoint_file(path: &Path) -> Result<CheckpointFile, CheckpointError> {
     Ok(CheckpointFile { name, header, bytes })
 }
 
-/// What a checkpoint says of itself, before its state is looked at.
+/// Reads the header of a checkpoint, without its state.
 ///
 /// # Errors
-/// When it cannot be read or is none.
+/// When it cannot be read or is not a checkpoint.
 pub fn header(path: &Path) -> Result<Header, CheckpointError> {
     checkpoint_file(path).map(|listed| listed.header)
 }
@@ -233,7 +234,7 @@ pub fn header(path: &Path) -> Result<Header, CheckpointError> {
 /// Reads a checkpoint and checks all of it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When anything is wrong with it.
 pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
     let bytes = fs::read(path).map_err(io_error(path))?;
     let header = Header::decode(&bytes, path)?;
@@ -246,10 +247,10 @@ pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
     Ok((header, View { state, index: header.index, term: header.term, log_epoch: 0 }))
 }
 
-/// The rows of a checkpoint, also of one that no master takes; then with the reason.
+/// The rows of a checkpoint, also of one that no master accepts; in that case with the reason.
 ///
 /// # Errors
-/// When its rows cannot be told from its bytes.
+/// When its bytes cannot be decoded into rows.
 pub fn read_rows(path: &Path) -> Result<(Header, Rows, Option<CheckpointError>), CheckpointError> {
     let bytes = fs::read(path).map_err(io_error(path))?;
     let header = Header::decode(&bytes, path)?;
@@ -259,7 +260,7 @@ pub fn read_rows(path: &Path) -> Result<(Header, Rows, Option<CheckpointError>),
 }
 
 impl Header {
-    /// Of a state that is not a file yet.
+    /// The header of a state that is not in a file yet.
     pub fn of(view: &mut View) -> Header {
         let (at, hash) = (view.state.now(), view.state.hash());
         Header { index: view.index, term: view.term, at, hash }
@@ -301,9 +302,9 @@ impl Header {
 /// How far to replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayTarget {
-    /// Up to and with this log index.
+    /// Up to and including this log index.
     Index(u64),
-    /// Up to and with the last entry of this log time or before.
+    /// Up to and including the last entry of this log time or before.
     Time(Time),
 }
 
@@ -317,15 +318,16 @@ pub enum ReplayError {
     Missing { at: u64, first: u64 },
 }
 
-/// Whether a replay wants more entries.
+/// Whether a replay needs more entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayProgress {
     NeedsMore,
     TargetReached,
 }
 
-/// Goes on from `view` with entries of the log, oldest first, until the target is reached. Entries
-/// that the state holds already are passed over. `first` is the first index the log still has.
+/// Continues from `view` with entries of the log, oldest first, until the target is reached.
+/// Entries that the state already contains are skipped. `first` is the first index the log still
+/// has.
 ///
 /// # Errors
 /// When the target lies before the state, or an entry is missing or does not decode.
@@ -365,8 +367,8 @@ pub fn replay(
     })
 }
 
-/// Makes a new cell of one voter from a state, in an empty directory. The replica `own` can then be
-/// started there as usual, and others can join it.
+/// Creates a new cell of one voter from a state, in an empty directory. The replica `own` can then
+/// be started there as usual, and others can join it.
 ///
 /// # Errors
 /// When the directory is not empty or the store does not start.
@@ -392,14 +394,14 @@ async fn restore_into(
         }
     }
     let start = |why: &dyn std::fmt::Display| CheckpointError::Start(why.to_string());
-    // Nothing stays behind the snapshot: a replica that joins must be given the state.
+    // The log keeps nothing behind the snapshot: a replica that joins must be given the state.
     settings.keep_entries = 0;
     let empty = Entry { now: view.state.now(), requests: Vec::new() };
     let (id, peer) = own;
-    // Agents that know the old log obey the new one only if its era is higher, whatever they have
-    // seen of the old one since this checkpoint.
-    // The clock says more than the checkpoint of eras since; the checkpoint more than a clock that
-    // is behind.
+    // Agents that know the old log obey the new one only if its epoch is higher, whatever they have
+    // received from the old one since this checkpoint.
+    // The clock knows of later epochs than the checkpoint; the checkpoint knows more than a clock
+    // that is behind.
     let known = view.log_epoch.max(view.state.now().0).saturating_add(1);
     let log_epoch = SystemClock.wall_time().0.max(known);
     let seed = RestoreStateMachine(View { index: 0, term: 0, log_epoch, ..view });
@@ -418,8 +420,8 @@ async fn restore_into(
     if purged { Ok(index) } else { Err(start(&"its log was not purged")) }
 }
 
-/// The machine of a cell that is being restored: it holds the state and takes one empty entry,
-/// which gives the state its place in the new log.
+/// The state machine of a cell that is being restored: it holds the state and accepts one empty
+/// entry, which gives the state its index in the new log.
 struct RestoreStateMachine(View);
 
 impl StateMachine for RestoreStateMachine {
@@ -441,7 +443,7 @@ impl StateMachine for RestoreStateMachine {
     }
 }
 
-/// A cell of one has nobody to call.
+/// A cell of one replica has no peer to call.
 struct NoPeers;
 
 impl Transport for NoPeers {
@@ -558,7 +560,7 @@ mod tests {
         let index = restore(view_after(1..=5), folder.disk(), own(), settings()).await.unwrap();
         let again = restore(view_after(1..=5), folder.disk(), own(), settings()).await;
         assert!(matches!(again, Err(CheckpointError::NotEmpty { .. })));
-        // Whoever opens it gets the state first.
+        // Receives the state when it is opened.
         struct ProbeMachine(Arc<std::sync::Mutex<Option<View>>>);
         impl StateMachine for ProbeMachine {
             fn apply(&mut self, _: u64, _: u64, _: &[u8]) -> Vec<u8> {

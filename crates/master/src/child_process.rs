@@ -1,8 +1,8 @@
-//! Keeps one process running beside the master: its scheduler.
+//! Supervises one child process of the master: its scheduler.
 //!
-//! The child lives by its standard input: when the master ends, however it ends, the pipe closes
-//! and the child goes too. Rejected: a process group to kill, which a master that was itself killed
-//! cannot do any more, and its successor would find a stranger holding the scheduler's lease.
+//! The child ends with its standard input: when the master ends, however it ends, the pipe closes
+//! and the child ends too. Rejected: a process group to kill. A master that was itself killed
+//! cannot do that, and its successor would find an unknown process holding the scheduler's lease.
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-/// First and longest pause before a child that ended is started again.
+/// First and longest backoff before a child that ended is started again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A child that lived this long was in order: the next pause is a short one again.
+/// A child that ran this long was healthy: the next backoff is a short one again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
-/// How long a child may take to end once its input is closed.
+/// How long a child may take to end after its input is closed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to run. It must end when its standard input closes.
@@ -27,7 +27,7 @@ pub struct ChildCommand {
     pub arguments: Vec<OsString>,
 }
 
-/// Starts it, and again whenever it ends, until `stop` is done.
+/// Starts the child, and again whenever it ends, until `stop` completes.
 pub async fn supervise_child(command: ChildCommand, stop: impl Future<Output = ()>) {
     tokio::pin!(stop);
     let mut pause = BACKOFF_MIN;
@@ -98,7 +98,7 @@ mod tests {
         let fifo = folder.0.join("said");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
         assert!(made.success());
-        // Says its number; the first two end at once, the third when its input closes.
+        // Prints its number; the first two end at once, the third when its input closes.
         let count = folder.0.join("count");
         let script = format!(
             "echo x >> {count}; n=$(wc -l < {count}); echo $n > {fifo}; \

@@ -1,7 +1,7 @@
-//! Which clock a replica asks for the time of day. Elapsed time (leases, silence, timeouts) is
-//! tokio's monotonic clock, which the simulator pauses; the wall clock dates certificates and leads
-//! log time (`crates/control/src/log_time.rs`). Whatever is compared with rows is compared with log
-//! time (`crates/master/src/replicated_state.rs`).
+//! The wall clock of a replica. Elapsed time (leases, silence, timeouts) is measured with tokio's
+//! monotonic clock, which the simulator pauses; the wall clock dates certificates and drives log
+//! time (`crates/control/src/log_time.rs`). Times that are compared with rows are log times
+//! (`crates/master/src/replicated_state.rs`).
 
 use cellwright_cell::time::Time;
 

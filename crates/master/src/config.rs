@@ -1,5 +1,5 @@
-//! How a master behaves, as numbers. The configuration file fills these in; the simulator and tests
-//! choose their own.
+//! Configuration of a master as numbers. The configuration file fills these in; the simulator and
+//! tests choose their own.
 
 use crate::segments::RetentionLimits;
 use cellwright_cell::time::Span;
@@ -9,7 +9,7 @@ use cellwright_control::controller::reclaim::ReclamationConfig;
 #[derive(Clone, Debug)]
 pub struct MasterConfig {
     pub core: CoreSettings,
-    /// Whether agents are sent to the replica whose share they are.
+    /// Whether agents are redirected to the replica that polls them.
     pub redial: bool,
     pub reclaim: ReclamationConfig,
     pub events: RetentionLimits,

@@ -1,11 +1,11 @@
-//! The event log: what happened in the cell, entry by entry, for watchers and for history.
+//! The event log of the cell: what happened, entry by entry, for watches and for history.
 //!
-//! Every replica writes its own, from the same entries, so a watcher can go on at any of them with
-//! the cursor it holds: the log index and the position within that entry. Nothing is synced on the
-//! way, because the replicated log can tell it again; [`EventLog::sync`] is called before that log
-//! forgets.
+//! Every replica writes its own, from the same entries, so a watch can continue at any of them with
+//! its cursor: the log index and the position within that entry. Nothing is synced on the way,
+//! because the events can be derived again from the replicated log; [`EventLog::sync`] is called
+//! before that log is purged.
 //!
-//! Rows are numbers, and numbers mean nothing once the row is gone. Each record therefore carries
+//! Rows are numbers, and numbers mean nothing once the row is gone. Each record therefore contains
 //! the names its rows had. Rejected: the name in every event, which for a job of a hundred thousand
 //! tasks is the same text a hundred thousand times.
 
@@ -26,28 +26,28 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const DIR: &str = "events";
-/// Payload bytes looked at for one answer; an answer has at least one record.
+/// Payload bytes read for one answer; an answer has at least one record.
 const READ_BYTES: usize = 4 << 20;
 
-/// One event, where it stands and what its row was called.
+/// One event, its place in the log, and the name of its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedEvent {
     pub index: u64,
     pub position: u32,
-    /// `user/job/index`, `user/job`, or the name of what it is about.
+    /// `user/job/index`, `user/job`, or the name of the object it is about.
     pub object: String,
-    /// What the reason's own row was called, where it names one.
+    /// The name of the row in the reason, if it has one.
     pub reason_object: Option<String>,
     pub event: Event,
 }
 
-/// A stretch of the feed.
+/// A page of the event feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedEvents {
     pub items: Vec<RecordedEvent>,
-    /// Events between the cursor and the first of these are not here any more, or never were.
+    /// Events between the cursor and the first of these are missing, or never existed.
     pub gap: bool,
-    /// Everything after this log index is here; nothing if the log is empty.
+    /// Everything after this log index is present; nothing if the log is empty.
     pub reaches_back_to: Option<u64>,
 }
 
@@ -60,9 +60,9 @@ struct EventBody {
 pub struct EventLog {
     pub(crate) segments: Segments,
     names: Mutex<BTreeMap<RowRef, String>>,
-    /// Log index up to which everything had been taken down and synced when this was opened.
+    /// Log index up to which everything had been recorded and synced when this was opened.
     covered: u64,
-    /// The log index that entries are applied after, until the first one is.
+    /// The log index after which entries are applied, until the first one is.
     applies_after: Mutex<Option<u64>>,
 }
 
@@ -75,11 +75,11 @@ impl EventLog {
         Ok(EventLog { segments, names: Mutex::default(), covered, applies_after: from })
     }
 
-    /// Takes down what an entry did; `state` is the one after it. An entry that is here already is
-    /// passed over, so the replicated log may be applied again after a restart.
+    /// Records the events of an entry; `state` is the one after it. An entry that is already
+    /// recorded is skipped, so the replicated log may be applied again after a restart.
     ///
     /// # Errors
-    /// When the disk refuses. The caller must not go on: the feed would have a hole.
+    /// When the disk fails. The caller must not go on: the feed would have a hole.
     pub fn append(&self, index: u64, at: Time, events: &[Event], state: &State) -> io::Result<()> {
         if let Some(from) = self.lock_applies_after().take() {
             self.segments.rewind(from)?;
@@ -97,11 +97,11 @@ impl EventLog {
         Ok(())
     }
 
-    /// This replica starts from `state`, which stands at `index`. Learns the names of its rows;
-    /// what was not taken down before that index is a gap from now on.
+    /// This replica starts from `state`, which is at `index`. Loads the names of its rows; entries
+    /// before that index that were not recorded are a gap from now on.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn restore_names(&self, index: u64, state: &State) -> io::Result<()> {
         *self.lock_names() = all_names(state);
         if let Some(from) = self.lock_applies_after().as_mut() {
@@ -110,22 +110,22 @@ impl EventLog {
         if index <= self.covered { Ok(()) } else { self.segments.skip_to(index) }
     }
 
-    /// The last entry that was applied for sure when this was opened.
+    /// The last entry that had certainly been applied when this was opened.
     #[must_use]
     pub fn durable_applied(&self) -> u64 {
         self.segments.last().max(self.covered)
     }
 
-    /// Everything taken down so far survives a power cut once this returns, and everything of the
-    /// log up to `covered` had been.
+    /// Everything recorded so far survives a power cut once this returns, and so does everything of
+    /// the log up to `covered`.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn sync(&self, covered: u64) -> io::Result<()> {
         self.segments.sync(covered)
     }
 
-    /// Forgets what is beyond the bounds of age and size.
+    /// Removes what is beyond the limits of age and size.
     ///
     /// # Errors
     /// When a file cannot be removed.
@@ -133,13 +133,13 @@ impl EventLog {
         self.segments.trim(now)
     }
 
-    /// Index of the last entry taken down.
+    /// Index of the last entry recorded.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.segments.last()
     }
 
-    /// Everything after this log index is here; nothing if the log is empty.
+    /// Everything after this log index is present; nothing if the log is empty.
     #[must_use]
     pub fn reaches_back_to(&self) -> Option<u64> {
         self.segments.reaches_back_to()
@@ -152,11 +152,11 @@ impl EventLog {
     pub fn read_after(&self, index: u64, position: u32, most: usize) -> io::Result<RecordedEvents> {
         let whole = position == u32::MAX;
         let from = index.saturating_add(u64::from(whole));
-        let stretch = self.segments.read_from(from, READ_BYTES)?;
-        let mut feed = RecordedEvents { gap: stretch.has_gap, ..RecordedEvents::default() };
+        let batch = self.segments.read_from(from, READ_BYTES)?;
+        let mut feed = RecordedEvents { gap: batch.has_gap, ..RecordedEvents::default() };
         feed.reaches_back_to = self.reaches_back_to();
-        let seen = stretch.records.last().map(|record| record.number);
-        for record in stretch.records {
+        let seen = batch.records.last().map(|record| record.number);
+        for record in batch.records {
             let body: EventBody = postcard::from_bytes(&record.payload)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let names: BTreeMap<RowRef, String> = body.names.into_iter().collect();
@@ -181,25 +181,25 @@ impl EventLog {
             }
         }
         match seen {
-            // The cursor stood on the last event of these: what follows may lie behind a gap.
+            // The cursor was on the last event of these: what follows may lie behind a gap.
             Some(seen) if feed.items.is_empty() => self.read_after(seen, u32::MAX, most),
             _ => Ok(feed),
         }
     }
 
-    /// The machine that an attempt of a task was placed on, as far back as events are kept; the
-    /// newest such row, should the number have been another task's before. Reads the whole log.
+    /// The machine that an attempt of a task was placed on, as far back as events are kept. If the
+    /// row number belonged to another task before, the newest such row counts. Reads the whole log.
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
     pub fn machine_of_attempt(&self, task: TaskId, attempt: u32) -> io::Result<Option<MachineId>> {
         let (mut found, mut from) = (None, 0);
         loop {
-            let stretch = self.segments.read_from(from, READ_BYTES)?;
-            let Some(last) = stretch.records.last().map(|record| record.number) else {
+            let batch = self.segments.read_from(from, READ_BYTES)?;
+            let Some(last) = batch.records.last().map(|record| record.number) else {
                 return Ok(found);
             };
-            for record in stretch.records {
+            for record in batch.records {
                 let body: EventBody = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 for event in body.events {
@@ -214,9 +214,9 @@ impl EventLog {
         }
     }
 
-    /// What happened to one task of a job lately: the newest `most` of it, oldest first, and the
-    /// log index after which everything was looked at. Looks back in growing strides and not for
-    /// ever: a question must not read gigabytes.
+    /// The newest `most` events of one task of a job, oldest first, and the log index after which
+    /// everything was searched. Searches backwards in growing steps up to a limit: a query must not
+    /// read gigabytes.
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
@@ -244,7 +244,8 @@ impl EventLog {
         Ok(found)
     }
 
-    /// Events of one task after log index `applies_after`; nothing when that is more than `most_bytes`.
+    /// Events of one task after log index `applies_after`; nothing when those are more than
+    /// `most_bytes`.
     fn task_events_after(
         &self,
         from: u64,
@@ -263,12 +264,12 @@ impl EventLog {
         Ok(seen.map(|_| found))
     }
 
-    /// How many tasks that `counts` says yes to, by job and index, found a place after `since`,
-    /// and from when on that was looked at. Looks back as [`EventLog::recent_task_events`] does, until `enough`
-    /// were found; no event is read twice.
+    /// How many tasks that `counts` accepts, by job and index, were placed after `since`, and the
+    /// time from which on events were searched. Searches backwards as
+    /// [`EventLog::recent_task_events`] does, until `enough` were found; no event is read twice.
     ///
-    /// A task is counted once, however often it was placed. Rejected: only first attempts, because
-    /// a row that was another task's before goes on with its numbers.
+    /// A task is counted once, however often it was placed. Rejected: counting only first attempts,
+    /// because a row that was another task's before continues its numbers.
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
@@ -296,7 +297,7 @@ impl EventLog {
                     placed.insert((job, index));
                 }
             })?;
-            // Part of a stride says nothing of how long that part took.
+            // A step that was read only in part says nothing about the time it covers.
             let Some(seen) = seen else { break };
             (to, bytes) = (from, bytes.saturating_sub(seen));
             let count = u32::try_from(placed.len()).unwrap_or(u32::MAX);
@@ -308,8 +309,8 @@ impl EventLog {
         Ok(found)
     }
 
-    /// Hands on every event of these entries and says how many bytes that were; nothing, and not
-    /// all handed on, when it is more than `most_bytes`.
+    /// Passes every event of these entries to `take` and returns how many bytes they were; returns
+    /// nothing, and does not pass on all, when they are more than `most_bytes`.
     fn for_each_event(
         &self,
         entries: RangeInclusive<u64>,
@@ -318,9 +319,9 @@ impl EventLog {
     ) -> io::Result<Option<usize>> {
         let (mut at, mut bytes) = (*entries.start(), 0);
         while at <= *entries.end() {
-            let stretch = self.segments.read_from(at, READ_BYTES.min(most_bytes - bytes))?;
-            let Some(last) = stretch.records.last().map(|record| record.number) else { break };
-            for record in stretch.records {
+            let batch = self.segments.read_from(at, READ_BYTES.min(most_bytes - bytes))?;
+            let Some(last) = batch.records.last().map(|record| record.number) else { break };
+            for record in batch.records {
                 if record.number > *entries.end() {
                     return Ok(Some(bytes));
                 }
@@ -337,8 +338,8 @@ impl EventLog {
         Ok(Some(bytes))
     }
 
-    /// The names of all rows that the events are about. A row that is gone by now is remembered
-    /// from before, and then forgotten.
+    /// The names of all rows that the events are about. The name of a row that is gone is taken
+    /// from the cache, and then dropped from it.
     fn row_names(&self, events: &[Event], state: &State) -> Vec<(RowRef, String)> {
         let mut known = self.lock_names();
         let mut found = BTreeMap::new();
@@ -349,7 +350,7 @@ impl EventLog {
                     continue;
                 }
                 let name = match row_name(state, object) {
-                    // A task's name is made of its job's, which is remembered.
+                    // A task's name is made of its job's, which is cached.
                     Some(name) if object.table == TableName::Tasks => name,
                     Some(name) => {
                         known.insert(object, name.clone());
@@ -382,7 +383,7 @@ impl EventLog {
     }
 }
 
-/// Rows whose names a reader needs: what the event is about, and the other one it mentions.
+/// Rows whose names a reader needs: the object of the event, and the other one it mentions.
 fn referenced_rows(what: &EventKind) -> [Option<RowRef>; 2] {
     match what {
         EventKind::Component(event) => {
@@ -400,7 +401,7 @@ fn referenced_rows(what: &EventKind) -> [Option<RowRef>; 2] {
     }
 }
 
-/// The row that a reason names.
+/// The row that a reason refers to.
 fn reason_row(reason: &Reason) -> Option<RowRef> {
     match reason {
         Reason::Preempted { by } => Some((*by).into()),
@@ -409,7 +410,7 @@ fn reason_row(reason: &Reason) -> Option<RowRef> {
     }
 }
 
-/// Whether the row is gone after this.
+/// Whether the row is gone after this event.
 fn removes_row(what: &EventKind) -> bool {
     match what {
         EventKind::Job { change, .. } => matches!(change, JobChange::Purged),
@@ -432,7 +433,7 @@ fn row_name(state: &State, row: RowRef) -> Option<String> {
     }
 }
 
-/// Of all rows but tasks, whose names are made of their jobs'.
+/// The names of all rows but tasks, whose names are made of their jobs'.
 fn all_names(state: &State) -> BTreeMap<RowRef, String> {
     let tables = TableName::ALL.into_iter().filter(|table| *table != TableName::Tasks);
     let rows = tables.flat_map(|table| state.rows_of(table));
@@ -452,7 +453,7 @@ fn object_name(what: &EventKind, names: &BTreeMap<RowRef, String>) -> String {
     }
 }
 
-/// Where a change puts an attempt, if it does.
+/// The machine on which a change places an attempt, if it does.
 fn placed_machine(change: &TaskChange) -> Option<MachineId> {
     match change {
         TaskChange::Scheduled { machine } | TaskChange::Restarted { machine } => Some(*machine),
@@ -475,7 +476,7 @@ mod tests {
         Name::new(text).unwrap()
     }
 
-    /// Applies the commands as one entry and takes its events down.
+    /// Applies the commands as one entry and records its events.
     fn step(log: &EventLog, state: &mut State, index: u64, commands: Vec<Command>) -> Vec<Event> {
         let request = |command| Request::from_default_sender(command, state);
         let requests = commands.into_iter().map(request).collect();

@@ -1,12 +1,13 @@
-//! Flow limits: how much of a replica one caller may have at once, and whose turn it is.
+//! Flow control: how much of a replica one caller may use at once, and fair queueing between
+//! callers.
 //!
-//! Admission to the log has fair turns (`cellwright_control::admission`); this is the same for what
-//! never comes to the log: streams that go on, requests under way, bodies being read, and work that
-//! keeps a processor busy. Everything is counted by who asks, so whoever asks for too much is told
-//! so, with the figure and the limit, and nobody else waits for it.
+//! Admission to the log has a fair queue (`cellwright_control::admission`); this is the same for
+//! work that never reaches the log: open streams, requests in flight, bodies being read, and work
+//! that keeps a processor busy. Everything is counted by caller, so a caller that requests too much
+//! gets an error with the figure and the limit, and no other caller waits for it.
 //!
 //! Rejected: a rate per caller. A rate that is right for short reads is a thousand times too high
-//! for queries of half a minute; what is under way at once is what costs memory and time.
+//! for queries of half a minute; what is in flight at once is what costs memory and time.
 
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::time::Span;
@@ -14,29 +15,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// When whoever was refused may ask again.
+/// When a rejected caller may try again.
 const RETRY_AFTER: Span = Span::seconds(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A bound on something that is counted.
+/// A limit on something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerLimit {
     /// What is counted, for people.
     pub counted: &'static str,
-    /// The operator's settings, for whoever may change them.
+    /// The operator's settings, named in errors for those who may change them.
     pub per_caller_setting: (&'static str, usize),
     pub total_setting: (&'static str, usize),
 }
 
 impl CallerLimit {
-    /// Whether `more` may come to what `caller` and all together have.
+    /// Checks whether `more` may be added to what `caller` and all together have.
     fn check(&self, caller: &str, own: usize, all: usize, more: usize) -> Result<(), ApiError> {
         let CallerLimit { counted: what, per_caller_setting: of_caller, total_setting: of_all } =
             *self;
-        // As people say it: `user ann`.
+        // In the form for people: `user ann`.
         let caller = caller.replacen('/', " ", 1);
         let (has, (setting, most), whose) = match own.saturating_add(more) > of_caller.1 {
             true => (own, of_caller, caller.as_str()),
@@ -52,7 +53,7 @@ impl CallerLimit {
     }
 }
 
-/// Who has how much of something. Cheap to clone; clones are the same.
+/// The permits that each caller holds. Cheap to clone; clones share the pool.
 #[derive(Clone)]
 pub struct PermitPool {
     limit: CallerLimit,
@@ -65,7 +66,7 @@ struct PermitCounts {
     by_caller: BTreeMap<String, usize>,
 }
 
-/// What one caller has taken; given back when dropped.
+/// Permits that one caller holds; released when dropped.
 pub struct Permit {
     pool: PermitPool,
     caller: String,
@@ -78,16 +79,16 @@ impl PermitPool {
         PermitPool { limit, counts: Arc::default() }
     }
 
-    /// Nothing yet, of which more can be taken.
+    /// An empty permit, which can be extended.
     #[must_use]
     pub fn empty(&self, caller: &str) -> Permit {
         Permit { pool: self.clone(), caller: caller.to_owned(), amount: 0 }
     }
 
-    /// One for `caller`.
+    /// One permit for `caller`.
     ///
     /// # Errors
-    /// When it, or everybody together, has too many.
+    /// When the caller, or all callers together, have too many.
     pub fn acquire_one(&self, caller: &str) -> Result<Permit, ApiError> {
         let mut share = self.empty(caller);
         share.acquire_more(1)?;
@@ -96,19 +97,19 @@ impl PermitPool {
 }
 
 impl Permit {
-    /// Takes more.
+    /// Acquires more.
     ///
     /// # Errors
-    /// When the caller, or everybody together, would have too much.
+    /// When the caller, or all callers together, would have too many.
     pub fn acquire_more(&mut self, more: usize) -> Result<(), ApiError> {
         self.acquire_amount(more, false)
     }
 
-    /// Takes more; who has nothing gets it, however much it is. For answers, of which nobody knows
-    /// beforehand how large they are: who reads one after another gets every one.
+    /// Acquires more; a caller that holds nothing gets it, however much it is. For answers whose
+    /// size is not known beforehand: a caller that reads one after another gets every one.
     ///
     /// # Errors
-    /// As [`Permit::acquire_more`], of a caller that has something already.
+    /// As [`Permit::acquire_more`], for a caller that holds something already.
     pub fn acquire_any_if_empty(&mut self, more: usize) -> Result<(), ApiError> {
         self.acquire_amount(more, true)
     }
@@ -139,17 +140,18 @@ impl Drop for Permit {
     }
 }
 
-/// Places for work that takes long, given in turns: callers take turns, whatever each has waiting,
-/// and nobody has more than a part of the places. Cheap to clone; clones are the same.
+/// A fair queue for long work with a limited number of slots: callers take turns, however much each
+/// has waiting, and no caller has more than a part of the slots. Cheap to clone; clones share the
+/// queue.
 #[derive(Clone)]
 pub struct FairQueue(Arc<QueueInner>);
 
 struct QueueInner {
-    /// Places in all.
+    /// Slots in all.
     slots: usize,
-    /// Of one caller.
+    /// Slots of one caller.
     per_caller: usize,
-    /// What one caller may have waiting.
+    /// How many requests one caller may have waiting.
     waiting_limit: CallerLimit,
     state: Mutex<QueueState>,
 }
@@ -159,19 +161,20 @@ struct QueueState {
     running: usize,
     running_by_caller: BTreeMap<String, usize>,
     waiting: BTreeMap<String, VecDeque<oneshot::Sender<FairPermit>>>,
-    /// Those who wait, in the order of their turns. Invariant: whoever has a waiter above, once.
+    /// The callers that wait, in the order of their turns. Invariant: contains each caller that has
+    /// a waiter above exactly once.
     caller_order: VecDeque<String>,
 }
 
 impl QueueState {
-    /// How many of this caller wait, if one more may.
+    /// How many requests of this caller wait, if one more may.
     fn check_waiting(&self, bound: &CallerLimit, caller: &str) -> Result<usize, ApiError> {
         let own = self.waiting.get(caller).map_or(0, VecDeque::len);
         let all = self.waiting.values().map(VecDeque::len).sum();
         bound.check(caller, own, all, 1).map(|()| own)
     }
 
-    /// Drops waiters that nobody is behind any more.
+    /// Removes waiters whose caller has left.
     fn drop_cancelled(&mut self) {
         self.waiting.retain(|_, queue| {
             queue.retain(|waiter| !waiter.is_closed());
@@ -182,16 +185,16 @@ impl QueueState {
     }
 }
 
-/// A place at work; given on when dropped.
+/// A slot; passed on to the next caller when dropped.
 pub struct FairPermit {
     queue: Arc<QueueInner>,
-    /// Absent once nobody is left to take it.
+    /// `None` once there is no caller left to take it.
     caller: Option<String>,
 }
 
 impl FairQueue {
-    /// `slots` at once, of which one caller has at most `per_caller`; `waiting_limit` bounds what each
-    /// has in line.
+    /// `slots` at once, of which one caller has at most `per_caller`; `waiting` limits how many
+    /// requests each caller has in the queue.
     #[must_use]
     pub fn new(slots: usize, per_caller: usize, waiting: CallerLimit) -> FairQueue {
         let (slots, per_caller) = (slots.max(1), per_caller.clamp(1, slots.max(1)));
@@ -203,16 +206,16 @@ impl FairQueue {
         }))
     }
 
-    /// Waits for a place.
+    /// Waits for a slot.
     ///
     /// # Errors
-    /// When the caller has too much waiting already.
+    /// When the caller has too many requests waiting already.
     pub async fn acquire(&self, caller: &str) -> Result<FairPermit, ApiError> {
         let given = {
             let mut inside = lock(&self.0.state);
             let own = match inside.check_waiting(&self.0.waiting_limit, caller) {
                 Ok(own) => own,
-                // Those who went away make room.
+                // Waiters that have left made room.
                 Err(_) => {
                     inside.drop_cancelled();
                     inside.check_waiting(&self.0.waiting_limit, caller)?
@@ -230,7 +233,7 @@ impl FairQueue {
         given.await.map_err(lost)
     }
 
-    /// Whether anybody is at work or waits.
+    /// Whether a slot is in use or a caller waits.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         lock(&self.0.state).running > 0
@@ -238,7 +241,7 @@ impl FairQueue {
 }
 
 impl QueueInner {
-    /// Gives free places to those whose turn it is.
+    /// Gives free slots to the callers whose turn it is.
     fn dispatch(self: &Arc<Self>) {
         loop {
             let Some((caller, waiter)) = self.next_caller() else { return };
@@ -251,7 +254,7 @@ impl QueueInner {
         }
     }
 
-    /// Whose turn it is, with the place taken.
+    /// The next caller, with the slot taken.
     fn next_caller(&self) -> Option<(String, oneshot::Sender<FairPermit>)> {
         let mut inside = lock(&self.state);
         if inside.running >= self.slots {
@@ -349,7 +352,7 @@ mod tests {
         assert!(eve.as_mut().now_or_never().is_some(), "before nine of ann's");
     }
 
-    /// One that was refused, and whose waiters had all left, is in nobody's way.
+    /// A caller that was rejected, and whose waiters have all left, holds up no other.
     #[test]
     fn those_who_left_take_neither_room_nor_a_turn() {
         let turns = FairQueue::new(1, 1, bound(2, 2));

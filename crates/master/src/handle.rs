@@ -1,5 +1,5 @@
-//! What the rest of the program may ask of a master: HTTP handlers, the supervisor of the
-//! scheduler, tests and the simulator all go through here.
+//! The handle of a running master, the interface for the rest of the program: HTTP handlers, the
+//! supervisor of the scheduler, tests and the simulator all use it.
 
 use crate::links::{ClusterView, LinkError, LinkShard, UsageSink};
 use crate::main_loop::{Message, lost_error, unavailable_error};
@@ -35,10 +35,10 @@ const MAX_LOG_ANSWER_BYTES: usize = 4 << 20;
 /// A leader that has heard from a quorum within this time cannot have been replaced long ago.
 const MAX_QUORUM_AGE: Duration = Duration::from_millis(1000);
 
-/// Who asks, as the listener has established: whoever acts, should it be a change.
+/// The caller, as the listener has authenticated it; it is the actor if the request is a change.
 pub use cellwright_cell::command::Actor as Caller;
 
-/// Whose turn it takes at the log.
+/// Which queue of the log admission the caller belongs to.
 fn origin(caller: &Caller) -> Origin {
     match caller {
         Caller::User(name) => Origin::User(name.to_string()),
@@ -49,7 +49,7 @@ fn origin(caller: &Caller) -> Origin {
     }
 }
 
-/// A verdict and where in the log it stands.
+/// A verdict and its log index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedVerdict {
     pub index: u64,
@@ -70,34 +70,34 @@ pub(crate) struct MasterParts {
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
     pub skews: watch::Receiver<ClockSkews>,
     pub controllers: watch::Receiver<BTreeMap<&'static str, u64>>,
-    /// Who tells other replicas what was used.
+    /// Where other replicas get the usage history from.
     pub usage_history: OnceLock<UsageHistorySource>,
-    /// Watches over what this replica cannot live without.
+    /// Supervises the tasks that this replica cannot live without.
     pub supervisor: Supervisor,
     pub rejected_polls: RejectedPolls,
-    /// Since when no leader is known.
+    /// The time since which no leader is known.
     pub leaderless_since: Mutex<Option<Instant>>,
-    /// Whether it has applied all there was since it has had a leader.
+    /// Whether it has applied everything there was since it has had a leader.
     pub has_caught_up: AtomicBool,
 }
 
-/// Tells what was used after a mark, as far as agents said so to this replica.
+/// Returns the usage after a cursor, as far as agents reported it to this replica.
 pub type UsageHistorySource =
     Box<dyn Fn(UsageCursor) -> BoxFuture<'static, PastUsage> + Send + Sync>;
 
 impl MasterHandle {
-    /// Watches over what this replica cannot live without.
+    /// Supervises the tasks that this replica cannot live without.
     #[must_use]
     pub fn supervisor(&self) -> &Supervisor {
         &self.0.supervisor
     }
 
-    /// Has other replicas told what was used. The first one stays.
+    /// Sets the source of the usage history for other replicas. Only the first call counts.
     pub fn set_usage_history_source(&self, source: UsageHistorySource) {
         drop(self.0.usage_history.set(source));
     }
 
-    /// Has what agents say of usage told to somebody beside the estimates.
+    /// Sets where reported usage goes besides the estimates.
     pub fn set_usage_sink(&self, sink: UsageSink) {
         self.0.links.set_usage_sink(sink);
     }
@@ -120,7 +120,7 @@ impl MasterHandle {
         })
     }
 
-    /// All in one entry, each with its own verdict.
+    /// Submits all in one entry, each with its own verdict.
     ///
     /// # Errors
     /// When there are no verdicts.
@@ -161,7 +161,7 @@ impl MasterHandle {
         Ok(ProposalAnswer { index: done.index, verdicts: done.verdicts })
     }
 
-    /// This replica, for what it says itself.
+    /// The identity of this replica as a caller, for commands of its own.
     #[must_use]
     pub fn own_caller(&self) -> Caller {
         let status = self.status();
@@ -171,19 +171,19 @@ impl MasterHandle {
         named.or_else(numbered).map_or(Caller::Operator, Caller::Replica)
     }
 
-    /// The cell as this replica knows it: cheap, and possibly behind.
+    /// The cell as this replica knows it: a cheap read that may be stale.
     #[must_use]
     pub fn read(&self) -> View {
         self.0.replicated.view()
     }
 
-    /// What time it is by the log, as far as this replica knows.
+    /// The current log time, as far as this replica knows.
     #[must_use]
     pub fn log_time(&self) -> Time {
         self.0.replicated.log_time()
     }
 
-    /// The cell with everything that was acknowledged before the call.
+    /// Linearizable read: the cell with everything that was acknowledged before the call.
     ///
     /// # Errors
     /// When this replica cannot be sure to lead.
@@ -192,7 +192,7 @@ impl MasterHandle {
         Ok(self.0.replicated.view())
     }
 
-    /// Applied index, as it moves.
+    /// The applied index as a watch channel.
     #[must_use]
     pub fn watch_applied(&self) -> watch::Receiver<u64> {
         self.0.replicated.applied()
@@ -213,34 +213,35 @@ impl MasterHandle {
         self.0.replica.status()
     }
 
-    /// Whether the cell goes on without this replica: its log says so, or those whom it asks.
-    /// Nothing that it knows of the cell is kept up to date any more.
+    /// Whether this replica was removed from the cell, according to its log or to the peers it
+    /// asks. Then nothing that it knows of the cell is kept up to date any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         let status = self.status();
         let is_left_out = !status.members.is_empty() && !status.members.contains_key(&status.id);
         let by = self.0.peers.removed_by();
-        // One that lags behind may not know yet that this replica joined again, so the leader's
-        // word counts, and that of others where there is none.
+        // A peer that lags behind may not know yet that this replica joined again, so the leader's
+        // answer counts, and those of other peers only where there is no leader.
         is_left_out || status.leader.map_or(!by.is_empty(), |leader| by.contains(&leader))
     }
 
-    /// The masters of the cell, as this replica knows for sure.
+    /// The masters of the cell, if this replica knows them for certain.
     #[must_use]
     pub fn masters(&self) -> Option<MasterList> {
         self.0.links.masters()
     }
 
-    /// Whether this replica knows the cell as it is, give or take what is on its way: it votes, and
-    /// has caught up with its leader. One that joins, was removed or was cut off knows of no user
-    /// or token that came since.
+    /// Whether this replica is up to date, except for changes in flight: it votes, and has caught
+    /// up with its leader. One that is joining, was removed or was partitioned knows of no user or
+    /// token that was added since.
     #[must_use]
     pub fn is_current(&self) -> bool {
         let has_caught_up = self.0.has_caught_up.load(Ordering::Relaxed);
         has_caught_up && self.leaderless_for().is_none() && !self.is_removed()
     }
 
-    /// Once it has applied all that its log holds, under whatever leader it has.
+    /// Records the catch-up once it has applied all that its log holds, under whatever leader it
+    /// has.
     fn note_catch_up(&self, status: &Status) {
         let votes = status.members.get(&status.id).is_some_and(|member| member.voter);
         if !votes || status.leader.is_none() {
@@ -250,8 +251,8 @@ impl MasterHandle {
         }
     }
 
-    /// How long this replica has known no leader; of a leader, for how long no majority was heard,
-    /// once that is long enough to be no accident.
+    /// How long this replica has known no leader; on a leader, for how long no majority was heard,
+    /// once that is too long to be chance.
     #[must_use]
     pub fn leaderless_for(&self) -> Option<Duration> {
         let status = self.status();
@@ -266,7 +267,8 @@ impl MasterHandle {
         lock(&self.0.leaderless_since).map(|since| since.elapsed())
     }
 
-    /// Which essential part of this replica has ended, if one has: it is of no use any more.
+    /// The essential task of this replica that has ended, if one has: the replica is of no use any
+    /// more.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let stopped = || {
@@ -278,15 +280,14 @@ impl MasterHandle {
 
     fn note_leader(&self, is_led: bool) {
         let mut leaderless = lock(&self.0.leaderless_since);
-        match is_led {
-            true => *leaderless = None,
-            false => {
-                leaderless.get_or_insert_with(Instant::now);
-            }
+        if is_led {
+            *leaderless = None
+        } else {
+            leaderless.get_or_insert_with(Instant::now);
         }
     }
 
-    /// The status as it changes.
+    /// The status as a watch channel.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Status> {
         self.0.replica.watch()
@@ -303,13 +304,13 @@ impl MasterHandle {
         self.0.skews.borrow().clone()
     }
 
-    /// How many commands each controller has given since this replica leads; nothing elsewhere.
+    /// How many commands each controller has issued since this replica leads; empty elsewhere.
     #[must_use]
     pub fn controllers(&self) -> BTreeMap<&'static str, u64> {
         self.0.controllers.borrow().clone()
     }
 
-    /// Sums of what schedulers said of their passes, by scheduler.
+    /// Sums of what schedulers reported about their passes, by scheduler.
     #[must_use]
     pub fn passes(&self) -> BTreeMap<String, PassStatistics> {
         self.0.passes.borrow().clone()
@@ -323,31 +324,32 @@ impl MasterHandle {
         self.0.links.poll(report).await
     }
 
-    /// What tasks use, as far as agents have said so lately, to this replica or to the others.
+    /// What tasks use, as far as agents have reported it lately, to this replica or to the others.
     pub async fn usage(&self) -> UsageSnapshot {
         let links = &self.0.links;
         links.usage.refresh(&self.0.peers, links.others()).await;
         links.usage.read()
     }
 
-    /// Agents of this replica's share whose polls it refuses.
+    /// Agents assigned to this replica whose polls it rejects.
     #[must_use]
     pub fn local_rejected_polls(&self) -> &RejectedPolls {
         &self.0.rejected_polls
     }
 
-    /// Agents whose polls are refused, by this replica or another.
+    /// Agents whose polls are rejected, by this replica or another.
     pub async fn rejected_polls(&self) -> BTreeMap<Name, RejectedPoll> {
         self.0.rejected_polls.all(&self.0.peers, self.0.links.others()).await
     }
 
-    /// A call of another replica; `name`: what it has proved to be called, where proof is asked
-    /// for.
+    /// A call of another replica; `name` is the name it has authenticated with, where that is
+    /// required.
     pub async fn handle_peer_call(&self, name: Option<&str>, call: PeerCall) -> PeerAnswer {
         match call {
-            PeerCall::Raft { log_epoch: era, from, call } => {
-                let (mine, index) = self.0.replicated.with(|view| (view.log_epoch, view.index));
-                if let Some(why) = epoch_rejection(mine, index, era) {
+            PeerCall::Raft { log_epoch: peer_epoch, from, call } => {
+                let (own_epoch, index) =
+                    self.0.replicated.with(|view| (view.log_epoch, view.index));
+                if let Some(why) = epoch_rejection(own_epoch, index, peer_epoch) {
                     return PeerAnswer::WrongLog(why);
                 }
                 let sender = SenderIdentity { id: from, name: name.map(str::to_owned) };
@@ -365,7 +367,7 @@ impl MasterHandle {
                 PeerAnswer::Records(records.unwrap_or_default())
             }
             PeerCall::RejectedPolls => PeerAnswer::RejectedPolls(self.0.rejected_polls.local()),
-            // Nobody reports for another's agents.
+            // A replica reports only for its own agents.
             PeerCall::Forward(forward) => {
                 let is_own = name.is_none_or(|name| self.has_name(forward.shard, name));
                 PeerAnswer::Forwarded(is_own && self.accept_forward(forward))
@@ -377,13 +379,13 @@ impl MasterHandle {
         self.status().members.get(&id).is_some_and(|member| member.peer.name == name)
     }
 
-    /// Hands a forward to the core, if this replica leads for sure: leases of `at_most_one` tasks
+    /// Passes a forward to the core, if this replica certainly leads: leases of `at_most_one` tasks
     /// are renewed by it, and a leader without a quorum may have been replaced.
     pub(crate) fn accept_forward(&self, forward: LinkShardReport) -> bool {
         let status = self.status();
         let voters = status.members.values().filter(|member| member.voter).count();
-        // Not what the status says: that is as old as the last turn of consensus, which a disk that
-        // hangs may have stopped.
+        // The status is not used here: it is as old as the last turn of the consensus loop, which a
+        // disk that hangs may have stopped.
         let silence = self.0.replica.since_quorum_contact().unwrap_or(Duration::ZERO);
         let leads = status.role == cellwright_store::Role::Leader
             && status.term == forward.term
@@ -391,14 +393,16 @@ impl MasterHandle {
         leads && self.0.sender.send(Message::Forward(forward)).is_ok()
     }
 
-    /// Entries after `index` for a follower of the log; hangs up to `wait` when there are none.
+    /// Entries after `index` for a follower of the log; a long poll of up to `wait` when there are
+    /// none.
     pub async fn log_after(&self, index: u64, wait: Span) -> LogAnswer {
         let mut applied = self.watch_applied();
         let shared = &self.0.replicated;
         let wait_for_entries = async {
             while shared.with(|view| view.index) <= index && applied.changed().await.is_ok() {}
         };
-        // Without news the answer is an empty list, which tells the follower that we live.
+        // Without new entries the answer is an empty list, which tells the follower that this
+        // replica lives.
         let _ = tokio::time::timeout(Duration::from_millis(wait.0), wait_for_entries).await;
         match shared.entries_after(index, MAX_LOG_ANSWER_BYTES) {
             LogTail::Entries(entries) => LogAnswer::Records(
@@ -420,7 +424,7 @@ impl MasterHandle {
         }
     }
 
-    /// A scheduler asks for its lease.
+    /// A scheduler requests its lease.
     ///
     /// # Errors
     /// When this replica does not lead.
@@ -434,7 +438,7 @@ impl MasterHandle {
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
 
-    /// Which scheduler holds a lane at present.
+    /// Which scheduler holds a scheduler shard at present.
     ///
     /// # Errors
     /// When this replica does not lead, and so does not know.
@@ -448,7 +452,7 @@ impl MasterHandle {
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
 
-    /// Keeps core and link shard told of who leads. Ends with the replica.
+    /// Keeps core and link shard up to date about the leader. Runs until the replica stops.
     pub(crate) async fn sync_role(self) {
         let mut changes = self.0.replica.watch();
         let mut last_view = None;

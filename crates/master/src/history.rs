@@ -1,14 +1,14 @@
-//! The keeper of history: a thread of its own that folds this replica's event feed, and what the
-//! agents it polls say of usage, into tables (B19).
+//! The history writer: a thread of its own that folds this replica's event feed, and the usage
+//! reported by the agents it polls, into tables (B19).
 //!
-//! Nothing waits for it. The feed is on the disk already, so the keeper may be behind, and says by
-//! how much on the metrics page; a query waits a moment for it to come to where the log was when
-//! the query came. A database that cannot be written is told about and tried again, and the master
+//! Nothing waits for it. The feed is on the disk already, so the writer may be behind, and reports
+//! by how much on the metrics page; a query waits a moment for it to reach the log index at which
+//! the query arrived. A database that cannot be written is reported and retried, and the master
 //! goes on without it.
 //!
-//! Usage is no part of the log: a replica has that of the agents it polls, and of the others what
-//! they tell it (`cell_usage`). Rejected: putting it into the log, where half a thousand rows a second
-//! would travel to every replica's disk twice.
+//! Usage is no part of the log: a replica has that of the agents it polls, and gets that of the
+//! others from its peers (`cell_usage`). Rejected: putting it into the log, where half a thousand
+//! rows a second would be written to every replica's disk twice.
 
 mod cell_usage;
 
@@ -42,45 +42,45 @@ use tokio::time::Instant;
 const DIR: &str = "history";
 /// Events folded in one transaction.
 const EVENTS_PER_BATCH: usize = 8192;
-/// Old days are looked for this often.
+/// How often old days are cleaned up.
 const CLEANUP_INTERVAL: Span = Span::seconds(600);
-/// A database that refused is tried again after this, or when something happens.
+/// A database that failed is retried after this time, or when something happens.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// A query waits this long for the keeper to catch up, and is then answered from what there is.
+/// A query waits this long for the writer to catch up, and is then answered from what there is.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
-/// An agent that found its replica dead is back within so many polls: a few masters that it waits
-/// at, and as many attempts in vain. One that comes later was with its own.
+/// An agent whose replica has died is back within so many polls: a few masters that it waits for,
+/// and as many attempts in vain. An agent that comes later was polled by its own replica.
 const MAX_POLLS_COVERED: u64 = 10;
-/// How far the writer stands back, of 19.
+/// The nice value of the writer thread, up to 19.
 const NICE: i32 = 10;
-/// After a turn the writer rests so many times as long as it worked, unless somebody waits: three
+/// After a batch the writer rests so many times as long as it worked, unless a query waits: three
 /// replicas that fold in what two processors can hardly do would take half of both.
 const REST_FACTOR: u32 = 4;
-/// At least this long, so that small changes are written together ...
+/// The rest is at least this long, so that small changes are written together ...
 const MIN_REST: Duration = Duration::from_millis(200);
 /// ... and at most this long.
 const MAX_REST: Duration = Duration::from_secs(2);
-/// How long history waits for another replica to tell what is missing in the feed.
+/// How long history waits for another replica to fill a gap in the feed.
 const GAP_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes of one answer.
+/// Maximum bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// Where a master keeps its history.
+/// The folder in which a master keeps its history.
 #[must_use]
 pub fn folder(data_dir: &Path) -> PathBuf {
     data_dir.join(DIR)
 }
 
-/// How queries share this replica.
+/// Limits on the SQL queries of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryConfig {
-    /// At once; each may keep a processor busy.
+    /// Queries at once; each may keep a processor busy.
     pub concurrency: usize,
-    /// Of one caller.
+    /// Queries of one caller at once.
     pub per_user: usize,
-    /// That one caller may have in line.
+    /// Queries that one caller may have in the queue.
     pub waiting_per_user: usize,
-    /// What one query may take.
+    /// Time limit of one query.
     pub timeout: Duration,
 }
 
@@ -96,14 +96,14 @@ impl QueryConfig {
         let waiting = CallerLimit {
             counted: "queries waiting",
             per_caller_setting: ("sql_waiting_per_user", self.waiting_per_user),
-            // Each is a query and its answer: what waits in all follows from the callers.
+            // Each is a query and its answer; the total follows from the number of callers.
             total_setting: ("sql_waiting_per_user", self.waiting_per_user.saturating_mul(64)),
         };
         FairQueue::new(self.concurrency, self.per_user, waiting)
     }
 }
 
-/// What the keeper and its readers share.
+/// What the history writer and its readers share.
 #[derive(Clone)]
 pub struct HistoryService(Arc<HistoryShared>);
 
@@ -116,19 +116,20 @@ struct HistoryShared {
     last_error: Mutex<Option<String>>,
     bytes: AtomicU64,
     dir: PathBuf,
-    /// What is wrong with archives, as of the last look at them.
+    /// What is wrong with archives, as of the last check.
     damage: Mutex<Vec<String>>,
     usage: Mutex<UsageState>,
     queries: FairQueue,
-    /// What one query may take.
+    /// Time limit of one query.
     timeout: Duration,
-    /// Somebody waits for what is not in the tables yet.
+    /// A query waits for what is not in the tables yet.
     wake_writer: Notify,
-    /// The replica, once there is one to ask for the others.
+    /// The replica, once it exists, through which the others are reached.
     replica: OnceLock<Weak<MasterParts>>,
-    /// How far this replica has come in the books of the others.
+    /// How far this replica has read the usage tables of the others.
     peer_marks: Mutex<BTreeMap<NodeId, UsageCursor>>,
-    /// What the others last said to a query. Whoever asks them holds this: the next one uses it.
+    /// The last answers of the others for a query. A query that fetches them holds this lock; the
+    /// next one uses the answers.
     peer_usage: tokio::sync::Mutex<Option<cell_usage::PeerUsage>>,
 }
 
@@ -138,17 +139,19 @@ struct UsageState {
     last_reports: LastReports,
 }
 
-/// When each machine last told here what its tasks use, and in which tenure.
+/// When each machine last reported the usage of its tasks here, and during which poll ownership.
 #[derive(Default)]
 struct LastReports(BTreeMap<MachineId, (PollOwnership, Time)>);
 
 impl LastReports {
-    /// The time that a word covers: since the one before, unless another replica may have been told
-    /// meanwhile. Rather a few seconds in nobody's books than in those of two.
+    /// The time that a report covers: since the one before, unless another replica may have
+    /// received a report in between. A few seconds in no replica's tables are better than seconds
+    /// in two.
     ///
-    /// Whoever was sent to a replica that does not answer tries all masters in turn, for as long as
-    /// that one is down. Each of them counts the time that the agent waited for its answer: were
-    /// it the time until it came back, those of the others would be in it.
+    /// An agent that was redirected to a replica that does not answer tries all masters in turn,
+    /// for as long as that replica is down. Each of them counts the time that the agent waited for
+    /// its answer. If it counted the time until the agent came back, the time at the other masters
+    /// would be included.
     fn covered_span(&mut self, machine: MachineId, ownership: PollOwnership, at: Time) -> Span {
         let before = self.0.insert(machine, (ownership, at));
         let before = before.filter(|(before, _)| before.generation == ownership.generation);
@@ -162,11 +165,11 @@ impl LastReports {
     }
 }
 
-/// Lets everything else of the machine go first: events wait on disk until they are folded in, and
-/// a change that somebody waits for does not. Not the last of all, since whoever asks for the past
-/// waits too.
+/// Lowers this thread's priority below everything else of the machine: events wait on disk until
+/// they are folded in, and a change that a caller waits for does not. Not to the lowest, because
+/// callers of history queries wait too.
 fn lower_priority() {
-    // Of this thread alone, as Linux has it.
+    // This affects only this thread, as Linux has it.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "history is written at full priority");
     }
@@ -179,17 +182,17 @@ enum FoldProgress {
     Done,
 }
 
-/// The running keeper.
+/// The running history writer.
 pub struct HistoryWriter {
     thread: thread::JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
 
 impl HistoryWriter {
-    /// Ends the thread; usage that is still gathered is written first.
+    /// Ends the thread; usage that is still buffered is written first.
     pub async fn stop(self) {
         self.stop.send_replace(true);
-        // That the thread panicked was reported by it.
+        // A panic of the thread was already reported by it.
         drop(tokio::task::spawn_blocking(move || self.thread.join()).await);
     }
 }
@@ -222,7 +225,7 @@ impl HistoryService {
     /// Starts the thread that writes.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// When the thread cannot be created.
     pub fn start_writer(
         &self,
         data_dir: &Path,
@@ -255,7 +258,7 @@ impl HistoryService {
         Ok(HistoryWriter { thread, stop })
     }
 
-    /// What an agent measured, on its way to history.
+    /// Records what an agent measured.
     pub fn record_usage(
         &self,
         state: &State,
@@ -297,11 +300,11 @@ impl HistoryService {
         }
     }
 
-    /// One query of `caller`. Everything that this replica had applied when it came is in the answer,
-    /// unless the keeper is far behind.
+    /// One query of `caller`. The answer contains everything that this replica had applied when the
+    /// query came, unless the writer is far behind.
     ///
     /// # Errors
-    /// What is wrong with the query, or with history.
+    /// When something is wrong with the query, or with history.
     pub async fn query(
         &self,
         caller: &str,
@@ -315,7 +318,7 @@ impl HistoryService {
         if *written.borrow() < applied {
             self.0.wake_writer.notify_one();
         }
-        // Whoever asks a replica that is behind is told by the index of the answer.
+        // A caller of a replica that is behind sees that in the index of the answer.
         drop(tokio::time::timeout(CATCH_UP_TIMEOUT, written.wait_for(|at| *at >= applied)).await);
         let index = *written.borrow();
         if index == 0
@@ -333,7 +336,7 @@ impl HistoryService {
             Vec::new()
         };
         let query = move || {
-            // Until the work is over, whether or not somebody still waits for it.
+            // Held until the work is over, whether or not the caller still waits for it.
             let _turn = turn;
             reader.query_with(&present, &sql, &args, bounds)
         };
@@ -348,7 +351,7 @@ impl HistoryService {
         Ok((answer, index))
     }
 
-    /// What was damaged, until somebody has taken it away.
+    /// What was damaged, until an operator has removed it.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         let files = damaged_file_count(&self.0.dir);
@@ -361,7 +364,7 @@ impl HistoryService {
         lock(&self.0.damage).iter().cloned().chain(aside).collect()
     }
 
-    /// How history stands, in Prometheus text.
+    /// The state of history as Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
         let applied = self.0.replicated.with(|view| view.index);
@@ -388,7 +391,7 @@ impl HistoryService {
     }
 }
 
-/// Set when whoever asked is gone: dropped with the call that waits for the answer.
+/// Set when the caller is gone: dropped with the call that waits for the answer.
 #[derive(Default)]
 struct CancelOnDrop(Arc<AtomicBool>);
 
@@ -417,16 +420,16 @@ struct WriterTask {
     settings: RetentionConfig,
     events: Arc<EventLog>,
     cleaned_up_at: Option<Time>,
-    /// When others were last asked for what they wrote.
+    /// When the others were last asked for what they wrote.
     fetched_at: Option<Instant>,
-    /// Those that had more to tell than fits in one answer.
+    /// The replicas that had more rows than fit in one answer.
     peers_with_more: BTreeSet<NodeId>,
-    /// Since when the feed has a gap where history is to go on.
+    /// Since when the feed has a gap at the place where history continues.
     gap_since: Option<Instant>,
 }
 
 impl WriterTask {
-    /// Waits before the next try; whether it is to end instead.
+    /// Waits before the next attempt; returns whether it should stop instead.
     async fn rest(&self, mut stopped: watch::Receiver<bool>) -> bool {
         tokio::select! {
             biased;
@@ -444,14 +447,14 @@ impl WriterTask {
             let mut turn = self.write_batch(&mut open, &mut applied);
             if let (Ok(folded), Some(history)) = (&turn, &mut open) {
                 let folded = *folded;
-                turn = self.fetch(history).await.map(|pages| match pages {
-                    true => FoldProgress::Remaining,
-                    false => folded,
-                });
+                turn = self
+                    .fetch(history)
+                    .await
+                    .map(|pages| if pages { FoldProgress::Remaining } else { folded });
             }
             let (failed, more) = (turn.is_err(), matches!(turn, Ok(FoldProgress::Remaining)));
             if matches!(turn, Err(HistoryError::Damaged { .. })) {
-                // The next turn opens it again, and that sets aside what is damaged.
+                // The next round opens it again, and that moves damaged files aside.
                 open = None;
             }
             *lock(&self.shared.last_error) = turn.err().map(|error| {
@@ -461,11 +464,12 @@ impl WriterTask {
             if *stopped.borrow() {
                 break;
             }
-            // Others go first, and what happens meanwhile is folded in together.
+            // Other work goes first, and what happens in the meantime is folded in together.
             let has_waiting_queries = more && self.shared.queries.is_busy();
-            let rest = match has_waiting_queries {
-                true => Duration::ZERO,
-                false => (began.elapsed() * REST_FACTOR).clamp(MIN_REST, MAX_REST),
+            let rest = if has_waiting_queries {
+                Duration::ZERO
+            } else {
+                (began.elapsed() * REST_FACTOR).clamp(MIN_REST, MAX_REST)
             };
             tokio::select! {
                 biased;
@@ -522,7 +526,7 @@ impl WriterTask {
             }
         };
         if self.shared.is_disk_low() {
-            // Events wait in the feed; usage would wait in memory, for nobody knows how long.
+            // Events can wait in the feed; usage would wait in memory, for an unknown time.
             let now = self.shared.replicated.log_time();
             drop(lock(&self.shared.usage).windows.take_finished(now));
             let why =
@@ -530,7 +534,7 @@ impl WriterTask {
             return Err(HistoryError::File { path: self.dir.clone(), why });
         }
         history.enter_log(self.shared.replicated.with(|view| view.log_epoch))?;
-        // Events of an entry are taken down before its index is announced.
+        // Events of an entry are recorded before its index is announced.
         let upto = *applied.borrow_and_update();
         let more = self.fold(history)?;
         let now = self.shared.replicated.log_time();
@@ -550,7 +554,7 @@ impl WriterTask {
         Ok(more)
     }
 
-    /// Folds in one stretch of events.
+    /// Folds in one page of events.
     fn fold(&mut self, history: &mut History) -> Result<FoldProgress, HistoryError> {
         let position = history.position();
         let read = self.events.read_after(position.index, position.position, EVENTS_PER_BATCH);
@@ -558,11 +562,11 @@ impl WriterTask {
         if feed.items.is_empty() {
             return Ok(FoldProgress::Done);
         }
-        // What is missing may yet come from another replica, and history is not folded backwards.
-        let mends = feed.gap && !self.events.segments.holes().is_empty();
+        // What is missing may still come from another replica, and history is not folded backwards.
+        let may_be_repaired = feed.gap && !self.events.segments.holes().is_empty();
         let since = self.gap_since.get_or_insert_with(Instant::now);
         let has_others = || self.shared.peers().is_some_and(|(_, others)| !others.is_empty());
-        if mends && since.elapsed() < GAP_TIMEOUT && has_others() {
+        if may_be_repaired && since.elapsed() < GAP_TIMEOUT && has_others() {
             return Ok(FoldProgress::Done);
         }
         self.gap_since = None;
@@ -579,7 +583,7 @@ impl WriterTask {
             self.shared.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
         };
         history.ingest(FeedSlice { events: &facts, gap: feed.gap }, &name)?;
-        // A stretch may be shorter than it could be: what an empty one says is sure.
+        // A page may be shorter than it could be; only an empty one is conclusive.
         Ok(FoldProgress::Remaining)
     }
 
@@ -614,8 +618,8 @@ mod tests {
         assert_eq!(covers(2, false, 195), 5);
     }
 
-    /// What replicas count in 200 s of a machine whose own one is dead, when it speaks to them in
-    /// turn every `every` ms.
+    /// What replicas count in 200 s of a machine whose own replica is dead, when it reports to them
+    /// in turn every `every` ms.
     fn counted_seconds(replicas: usize, every: u64) -> u64 {
         let ownership =
             PollOwnership { generation: 1, is_handing_over: true, exclusive_for: Span::seconds(5) };
@@ -631,7 +635,7 @@ mod tests {
     #[test]
     fn while_a_replica_is_dead_its_machines_are_counted_once_by_the_others() {
         assert_eq!(counted_seconds(1, 5000), 200_000, "all of it");
-        // The first word at each replica says nothing of the time before.
+        // The first report at each replica covers none of the time before.
         assert_eq!(counted_seconds(2, 5000), 195_000, "and by none twice");
         assert_eq!(counted_seconds(4, 5000), 185_000);
         assert_eq!(counted_seconds(2, 10_000), 95_000, "dialling the dead is in nobody's books");

@@ -1,10 +1,10 @@
-//! Who leads, said in this replica's log each time it changes. Consensus has a log of its own, in
-//! its own words and at every step; an operator wants one line when something is different.
+//! Logs each change of leadership in this replica's log. Consensus has log lines of its own, at
+//! every step; an operator wants one line when something changes.
 
 use crate::handle::MasterHandle;
 use cellwright_store::Status;
 
-/// What is worth a line: who leads in which term, or that nobody does.
+/// The text of the line: which replica leads in which term, or that none does.
 fn leader_text(status: &Status) -> String {
     match status.leader_peer() {
         Some((id, _)) if id == status.id => format!("this replica leads, term {}", status.term),
@@ -13,7 +13,7 @@ fn leader_text(status: &Status) -> String {
     }
 }
 
-/// Looks for as long as the replica runs.
+/// Runs for as long as the replica runs.
 pub async fn log_leader_changes(handle: MasterHandle) {
     let mut changes = handle.watch();
     let mut logged = String::new();

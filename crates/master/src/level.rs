@@ -1,10 +1,10 @@
-//! Raising the cell's level: what newer builds do differently is done once every member's build
-//! knows it, at one index of the log, and not before; members that catch up and have no vote yet
-//! included. The leader asks the others what they know and says it in the log; a replica that is
-//! away keeps the level where it is.
+//! Raises the cell's feature level: behaviour of newer builds is switched on once every member's
+//! build knows it, at one index of the log, and not before; members that are catching up and have
+//! no vote yet are included. The leader asks the others which level they know and writes it to the
+//! log; a replica that is down keeps the level where it is.
 //!
-//! Rejected: a level in the configuration. Whoever upgrades five replicas forgets one file, and the
-//! replica that reads it goes its own way.
+//! Rejected: a level in the configuration. An operator who upgrades five replicas forgets one file,
+//! and the replica that reads it diverges.
 
 use crate::handle::MasterHandle;
 use cellwright_cell::command::Command;
@@ -14,24 +14,24 @@ use futures::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks of a leader. Nothing waits for it but what is new.
+/// Time between two checks of a leader. Only new features wait for it.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Replicas that are not members yet.
 pub trait ReplicaProbe: Send + Sync + 'static {
-    /// The replica that answers at this address.
+    /// The identity of the replica that answers at this address.
     fn identify(&self, address: String) -> BoxFuture<'_, Result<ReplicaIdentity, String>>;
 }
 
-/// What a replica says of itself.
+/// The identity and level that a replica reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaIdentity {
     pub id: NodeId,
-    /// The newest behaviour of the log its build knows.
+    /// The newest level of log behaviour its build knows.
     pub level: u32,
 }
 
-/// Looks for as long as the replica runs.
+/// Runs for as long as the replica runs.
 pub async fn raise_level_periodically(handle: MasterHandle, probe: Arc<dyn ReplicaProbe>) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -39,7 +39,7 @@ pub async fn raise_level_periodically(handle: MasterHandle, probe: Arc<dyn Repli
     }
 }
 
-/// Raises the cell by one level if every member knows it; says whether it did.
+/// Raises the cell by one level if every member knows it; returns whether it did.
 pub async fn raise_level(handle: &MasterHandle, probe: &dyn ReplicaProbe) -> bool {
     let Some(level) = next_level(handle, probe, LEVEL).await else { return false };
     let caller = handle.own_caller();

@@ -1,5 +1,5 @@
-//! The master: a replicated control plane. A pure core decides, a loop around it acts, link shards
-//! poll agents. Its face is the crate `gateway`, which calls [`handle::MasterHandle`].
+//! The master: a replicated control plane. A pure core decides, a main loop around it acts, link
+//! shards poll agents. Its public API is the crate `gateway`, which calls [`handle::MasterHandle`].
 
 pub mod audit;
 pub mod blob_syncer;

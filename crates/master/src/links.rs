@@ -1,7 +1,8 @@
-//! The link shard of this replica (B23): polls its share of the agents. An agent dials; its report
-//! is its full state, the answer is its full orders. The shard compares the report with the
-//! replicated state and forwards differences to the leader; a poll hangs until the orders of the
-//! machine change or the interval is over, so the replica sets the rate and changes travel at once.
+//! The link shard of this replica (B23): polls the agents assigned to it. An agent connects; its
+//! report is its full state, the answer is its full orders. The shard compares the report with the
+//! replicated state and forwards differences to the leader. A poll hangs until the orders of the
+//! machine change or the interval is over, so the replica sets the rate and changes are delivered
+//! at once.
 //!
 //! Every replica can answer from its own copy of the state: orders carry (era, index) and agents
 //! obey only newer ones.
@@ -37,29 +38,29 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// How long a machine the log does not know yet waits for its entry before it is asked again.
+/// How long a machine that is not in the log yet waits for its entry before its next poll.
 const UNKNOWN_MACHINE_WAIT: Duration = Duration::from_millis(500);
-/// Forwards leave at least this often, so that the leader knows the shard lives.
+/// Forwards are sent at least this often, so that the leader knows the shard lives.
 pub const FORWARD_INTERVAL: Duration = Duration::from_millis(500);
-/// Reports that arrive together travel together.
+/// Reports that arrive together are forwarded together.
 const FORWARD_DELAY: Duration = Duration::from_millis(5);
 
-/// Takes what the agent of a machine measured.
+/// Receives what the agent of a machine measured.
 pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage], PollOwnership) + Send + Sync>;
 
-/// The time in which the words of an agent come to this replica. Between two of one tenure nobody
-/// else was told anything.
+/// The time in which the reports of an agent come to this replica. Between two reports of one
+/// ownership no other replica received any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollOwnership {
-    /// Grows when replicas come or go, which may send any machine elsewhere and back.
+    /// Increases when replicas join or leave, which may redirect any machine elsewhere and back.
     pub generation: u64,
-    /// The agent is sent to another replica with the answer to this word.
+    /// The agent is redirected to another replica with the answer to this report.
     pub is_handing_over: bool,
-    /// How long that answer may take; until it is there the agent speaks to nobody else.
+    /// How long that answer may take; until then the agent contacts no other replica.
     pub exclusive_for: Span,
 }
 
-/// Which replicas there are and who leads, as this replica sees it.
+/// The replicas and the leader, as this replica sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     pub id: NodeId,
@@ -67,7 +68,7 @@ pub struct ClusterView {
     pub leader: Option<(NodeId, Peer)>,
     /// Replicas that take part in polling.
     pub replicas: Vec<(NodeId, Peer)>,
-    /// Term and index of the entry of the log that says so, once it is certain.
+    /// Term and index of the log entry with this membership, once it is committed.
     pub committed_membership: Option<(u64, u64)>,
 }
 
@@ -102,21 +103,21 @@ pub struct LinkShard {
     clock: Arc<dyn Clock>,
     settings: LinkConfig,
     cluster_view: Mutex<ClusterView>,
-    /// How often replicas have come or gone.
+    /// How often the membership has changed.
     membership_generation: AtomicU64,
-    /// The entry of the log that says which replicas there are. Whoever polls is told of another
-    /// at once: the next change may take away all the masters that it knows.
+    /// The log entry with the current membership. Polling agents get a new one at once: the next
+    /// change may remove all the masters that they know.
     committed_membership: watch::Sender<Option<(u64, u64)>>,
     pending_forward: Mutex<PendingForward>,
-    /// Incarnation and number of each machine's newest report.
+    /// Machine incarnation and number of each machine's newest report.
     newest_reports: Mutex<BTreeMap<Name, (u64, u64)>>,
-    /// When the last forward that named a machine and reached the leader set out.
+    /// When the last forward that named a machine and reached the leader was sent.
     last_forwarded: Mutex<BTreeMap<MachineId, Instant>>,
     wake: Notify,
     reclaim_feed: Mutex<ReclaimFeed>,
-    /// What tasks used, as their agents said last.
+    /// What tasks use, as their agents last reported.
     pub usage: UsageCache,
-    /// Where usage goes beside the estimates, if anywhere.
+    /// Where usage goes besides the estimates, if anywhere.
     usage_sink: OnceLock<UsageSink>,
     started: Instant,
 }
@@ -124,7 +125,7 @@ pub struct LinkShard {
 #[derive(Clone, Copy, Debug)]
 pub struct LinkConfig {
     pub poll: Span,
-    /// Whether agents of other shares are sent to their own replica.
+    /// Whether agents of other shards are redirected to their own replica.
     pub redial: bool,
     pub reclaim: ReclamationConfig,
 }
@@ -132,9 +133,9 @@ pub struct LinkConfig {
 #[derive(Default)]
 struct PendingForward {
     heard_machines: BTreeSet<MachineId>,
-    /// By machine: what a later report says holds, and takes no more room than the earlier one.
+    /// By machine: a later report replaces the earlier one, so it takes no more memory.
     differences: BTreeMap<Name, Vec<StateDifference>>,
-    /// By how much clocks of machines were ahead of this replica's.
+    /// How far the clocks of machines were ahead of this replica's.
     clocks: BTreeMap<MachineId, i64>,
 }
 
@@ -169,7 +170,7 @@ impl LinkShard {
         }
     }
 
-    /// Has usage told to somebody beside the estimates, from now on. The first one stays.
+    /// Sets where usage goes besides the estimates, from now on. Only the first call counts.
     pub fn set_usage_sink(&self, sink: UsageSink) {
         drop(self.usage_sink.set(sink));
     }
@@ -188,11 +189,11 @@ impl LinkShard {
         self.wake.notify_one();
     }
 
-    /// One poll: takes the report, answers when there are new orders or other masters, or the
+    /// One poll: accepts the report, answers when there are new orders or other masters, or the
     /// interval is over.
     ///
     /// # Errors
-    /// When the agent speaks for another machine.
+    /// When the agent reports for another machine.
     pub async fn poll(&self, report: AgentReport) -> Result<AgentOrders, LinkError> {
         if let Some(spec) = report.spec.as_ref().filter(|spec| spec.name != report.machine) {
             let (machine, spec) = (report.machine.clone(), spec.name.clone());
@@ -242,8 +243,8 @@ impl LinkShard {
         }
     }
 
-    /// The complete orders of a machine. A life that is over is to kill everything, and to keep
-    /// what has to outlive it.
+    /// The complete orders of a machine. A machine incarnation that is over must kill everything,
+    /// and keep what has to outlive it.
     fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, u64, Vec<DesiredTask>) {
         self.replicated.with(|view| {
             let epoch = Epoch { era: view.log_epoch, index: view.index };
@@ -260,7 +261,8 @@ impl LinkShard {
         })
     }
 
-    /// A machine that was removed: whatever still runs on it is to end, and that is all it is told.
+    /// A machine that was removed: its orders are to end whatever still runs on it, and nothing
+    /// else.
     async fn revoked_orders(&self, report: &AgentReport) -> AgentOrders {
         let idle = report.orders_digest == digest(&[]);
         if idle && report.hang {
@@ -286,7 +288,7 @@ impl LinkShard {
             shared.with(|v| v.state.machine_named(&report.machine).is_some())
         };
         let wait = async { while !known(&self.replicated) && applied.changed().await.is_ok() {} };
-        // Either way the agent asks again; only the pace differs.
+        // Either way the agent polls again; only the pace differs.
         let _ = tokio::time::timeout(UNKNOWN_MACHINE_WAIT, wait).await;
         AgentOrders {
             epoch: report.taken,
@@ -307,7 +309,7 @@ impl LinkShard {
         }
         let mut found = self.replicated.with(|view| diff_report(view, report, machine));
         if let Some(machine) = machine {
-            // Only the hanging poll measures; news between two of them say nothing of usage.
+            // Only the hanging poll measures usage; reports in between contain none.
             if report.hang {
                 self.usage.record_report(machine, report.usage.clone());
             }
@@ -337,7 +339,7 @@ impl LinkShard {
         }
     }
 
-    /// Whether a later report of the same life has been taken here.
+    /// Whether a later report of the same incarnation has been accepted here.
     fn is_stale(&self, report: &AgentReport) -> bool {
         let mut newest_reports = lock(&self.newest_reports);
         let newest = newest_reports.entry(report.machine.clone()).or_default();
@@ -372,8 +374,8 @@ impl LinkShard {
         (owner != view.id).then(|| at.1.address.clone())
     }
 
-    /// The masters of the cell, for whoever asks one of them; nothing as long as it is not certain
-    /// who they are.
+    /// The masters of the cell, for callers that ask one of them; nothing as long as they are not
+    /// known for certain.
     #[must_use]
     pub fn masters(&self) -> Option<MasterList> {
         let view = lock(&self.cluster_view);
@@ -391,15 +393,15 @@ impl LinkShard {
         others.cloned().collect()
     }
 
-    /// Sends what gathered to the leader, for as long as the replica lives. `own` takes it when
-    /// this replica leads, and says whether it still does.
+    /// Sends the buffered reports to the leader, for as long as the replica lives. `own` accepts
+    /// them when this replica leads, and returns whether it still does.
     pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkShardReport) -> bool) {
         let mut next = Instant::now();
         loop {
             failpoint("links");
             // A timeout here is the heartbeat.
             let _ = tokio::time::timeout(FORWARD_INTERVAL, self.wake.notified()).await;
-            // The first word goes at once; more that come soon after gather.
+            // The first report is sent at once; those that follow soon are buffered.
             tokio::time::sleep_until(next).await;
             next = Instant::now() + FORWARD_DELAY;
             let view = lock(&self.cluster_view).clone();
@@ -414,25 +416,26 @@ impl LinkShard {
                 wall: self.clock.wall_time(),
                 clock_offsets: pending.clocks.into_iter().collect(),
             };
-            let arrived = match leader == view.id {
-                true => own(forward),
-                false => matches!(
+            let arrived = if leader == view.id {
+                own(forward)
+            } else {
+                matches!(
                     peers.call(leader, peer, PeerCall::Forward(forward)).await,
                     Ok(PeerAnswer::Forwarded(true))
-                ),
+                )
             };
             if arrived {
                 let all = pending.heard_machines.iter().map(|machine| (*machine, sent_at));
                 lock(&self.last_forwarded).extend(all);
             } else {
-                // Who was heard is told again; differences are found again at the next poll.
+                // Heard machines are sent again; differences are found again at the next poll.
                 lock(&self.pending_forward).heard_machines.extend(pending.heard_machines);
             }
         }
     }
 }
 
-/// What the full report says that the state does not know.
+/// What the full report contains that the state does not have.
 fn diff_report(
     view: &View,
     report: &AgentReport,
@@ -492,7 +495,6 @@ mod tests {
     use crate::record_logs::RecordLogs;
     use crate::replicated_state::CellStateMachine;
     use crate::testing::TempFolder;
-    use cellwright_api::internal::REPORT_FORMAT;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
     use cellwright_cell::machine::ResourcePressureReport;
@@ -518,7 +520,6 @@ mod tests {
 
     fn report(incarnation: u64, number: u64) -> AgentReport {
         AgentReport {
-            format: REPORT_FORMAT,
             machine: Name::new("machine-1").unwrap(),
             incarnation,
             number,
@@ -642,7 +643,7 @@ mod tests {
         let started = Instant::now();
         let (answered, ()) = tokio::join!(shard.poll(hanging()), async { settle(Some((1, 2))) });
         assert!(answered.is_ok() && started.elapsed() < Duration::from_secs(60));
-        // The same ones, and a moment of doubt, are no news.
+        // The same ones, and a moment of uncertainty, are no change.
         let (_, ()) = tokio::join!(shard.poll(hanging()), async {
             settle(None);
             settle(Some((1, 2)));

@@ -1,13 +1,13 @@
-//! The past of a cell, from the files of one replica and without its help: the state after any
+//! Replays the log of a cell from the files of one replica, without its help: the state after any
 //! entry or at any time that the log still reaches, and the entries themselves.
 //!
-//! A state is had by starting from the newest one that is not beyond what is asked for (a
-//! checkpoint, one of the log's own snapshots, or nothing at all where the log begins at its
-//! beginning) and applying the entries after it, with the very `apply` that made them. What cannot
-//! be had is said with how far back the log does reach.
+//! A state is rebuilt by starting from the newest one that is not beyond the target (a checkpoint,
+//! one of the log's own snapshots, or the empty state where the log still has its first entry) and
+//! applying the entries after it, with the very `apply` that made them. When the target cannot be
+//! reached, the error contains how far back the log does reach.
 //!
-//! Rejected: doing this in a running master. The past is asked for when something went wrong, and a
-//! replay of a large cell must not take the memory and the core of the one that runs.
+//! Rejected: doing this in a running master. The past is queried when something went wrong, and a
+//! replay of a large cell must not take the memory and the core of the master that runs.
 
 use crate::checkpoint::{self, CheckpointError, Checkpoints, Header, ReplayError, ReplayTarget};
 use crate::replicated_state::{View, decode_entry, unpack};
@@ -22,7 +22,7 @@ use cellwright_store::{
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Entries are read in stretches of about this much.
+/// Entries are read in batches of about this much.
 const READ_BYTES: usize = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +34,8 @@ pub enum LogReplayError {
     #[error(transparent)]
     Replay(#[from] ReplayError),
     #[error(
-        "{requested} is no longer there: the log reaches back to index {first}, and the oldest state \
-         it can be replayed from stands at {}", oldest_text(.reach)
+        "{requested} is no longer there: the log reaches back to index {first}, and the oldest \
+         state it can be replayed from stands at {}", oldest_text(.reach)
     )]
     BeforeStart { requested: RequestedTarget, first: u64, reach: Option<(u64, Time)> },
     #[error("index {requested} is not there yet: the log ends at {}", last_text(.next))]
@@ -49,7 +49,7 @@ pub enum LogReplayError {
     Entry { index: u64, why: LoadError },
 }
 
-/// What was asked for, as people write it.
+/// The requested target, in the form that people write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedTarget(pub ReplayTarget);
 
@@ -73,10 +73,10 @@ fn last_text(next: &u64) -> String {
     next.checked_sub(1).map_or_else(|| "nothing: it is empty".to_owned(), |last| last.to_string())
 }
 
-/// Where a replay began.
+/// Where a replay starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayBase {
-    /// The log has its first entry, so it began with nothing.
+    /// The log has its first entry, so the replay starts with the empty state.
     Beginning,
     Snapshot(u64),
     Checkpoint(PathBuf),
@@ -92,7 +92,7 @@ impl fmt::Display for ReplayBase {
     }
 }
 
-/// A state of the past and how it was had.
+/// A past state and how it was rebuilt.
 pub struct ReplayedState {
     pub view: View,
     pub base: ReplayBase,
@@ -102,12 +102,12 @@ pub struct ReplayedState {
     pub skipped: Vec<String>,
 }
 
-/// One place of the log, for lists.
+/// One log entry, for lists.
 #[derive(Debug)]
 pub struct ReplayedEntry {
     pub index: u64,
     pub term: u64,
-    /// Whether a quorum is known to have taken it.
+    /// Whether a quorum is known to have accepted it.
     pub is_committed: bool,
     pub content: ReplayedContent,
 }
@@ -119,7 +119,7 @@ pub enum ReplayedContent {
         /// One for each request; `None` when the state before this entry is not known.
         verdicts: Option<Vec<Verdict>>,
     },
-    /// The mark of a new leader.
+    /// The entry that a new leader writes.
     Blank,
     Members(Vec<(NodeId, Peer, bool)>),
 }
@@ -129,7 +129,7 @@ pub struct LogReplayer {
     checkpoints: Vec<(PathBuf, Header)>,
 }
 
-/// A state to begin from, not read yet.
+/// A state to start from, not read yet.
 #[derive(Clone)]
 enum BaseCandidate {
     Beginning,
@@ -168,7 +168,8 @@ impl LogReplayer {
         Ok(past)
     }
 
-    /// A checkpoint that was named must be of this log; of those lying around, others are ignored.
+    /// A checkpoint that was named explicitly must be of this log; others found in the directory
+    /// are ignored.
     fn check_checkpoint(&self, from: Option<&Path>) -> Result<(), LogReplayError> {
         let given = self.checkpoints.iter().find(|(path, _)| Some(path.as_path()) == from);
         if let Some((path, header)) = given
@@ -181,7 +182,7 @@ impl LogReplayer {
         Ok(())
     }
 
-    /// Index of the first entry that is still there.
+    /// Index of the first entry that is still in the log.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.log.first()
@@ -193,7 +194,7 @@ impl LogReplayer {
         self.log.next_index()
     }
 
-    /// Index after the last entry that a quorum is known to have taken.
+    /// Index after the last entry that a quorum is known to have accepted.
     #[must_use]
     pub fn committed_end(&self) -> u64 {
         self.log.committed_end()
@@ -204,7 +205,7 @@ impl LogReplayer {
         self.log.torn_tail()
     }
 
-    /// The cell as it was; without a target, as it is at the end of the log.
+    /// The past state of the cell; without a target, the state at the end of the log.
     ///
     /// # Errors
     /// When the log does not reach that far, or cannot be read.
@@ -226,7 +227,7 @@ impl LogReplayer {
             });
         };
         let mut replayed = ReplayedState { view, base, entries: 0, skipped };
-        // A base that the log does not go on from was taken because it is what was asked for.
+        // A base that the log does not continue was chosen because it is exactly the target.
         if self.is_continued_by_log(replayed.view.index) {
             self.apply_up_to(&mut replayed, target)?;
         }
@@ -240,10 +241,10 @@ impl LogReplayer {
     ) -> Result<(), LogReplayError> {
         let mut from = replayed.view.index + 1;
         loop {
-            let stretch = self.log.read(from, READ_BYTES)?;
-            let Some(last) = stretch.last() else { return Ok(()) };
+            let batch = self.log.read(from, READ_BYTES)?;
+            let Some(last) = batch.last() else { return Ok(()) };
             from = last.index + 1;
-            let payloads: Vec<LoggedEntry> = stretch.into_iter().filter_map(logged_entry).collect();
+            let payloads: Vec<LoggedEntry> = batch.into_iter().filter_map(logged_entry).collect();
             let before = replayed.view.state.applied();
             let view = &mut replayed.view;
             let progress = checkpoint::replay(view, self.log.first(), &payloads, target)?;
@@ -254,7 +255,7 @@ impl LogReplayer {
         }
     }
 
-    /// The newest readable state that is not beyond the target and that the log goes on from.
+    /// The newest readable state that is not beyond the target and that the log continues.
     fn load_base(
         &self,
         target: ReplayTarget,
@@ -266,7 +267,7 @@ impl LogReplayer {
         };
         for candidate in self.candidates().into_iter().rev() {
             let index = candidate.index();
-            if matches!(target, ReplayTarget::Index(asked) if index > asked) {
+            if matches!(target, ReplayTarget::Index(wanted) if index > wanted) {
                 continue;
             }
             if let BaseCandidate::Checkpoint(_, header) = &candidate
@@ -283,7 +284,7 @@ impl LogReplayer {
                 }
             };
             let now = view.state.now();
-            let is_beyond = matches!(target, ReplayTarget::Time(asked) if now > asked);
+            let is_beyond = matches!(target, ReplayTarget::Time(wanted) if now > wanted);
             if !is_beyond && (self.is_continued_by_log(index) || is_at(index, now)) {
                 return Some((base, view));
             }
@@ -295,7 +296,7 @@ impl LogReplayer {
         index.saturating_add(1) >= self.log.first()
     }
 
-    /// All states there are, oldest first. Checkpoints of another past are not among them.
+    /// All states there are, oldest first. Checkpoints of another cell history are not among them.
     fn candidates(&self) -> Vec<BaseCandidate> {
         let mut all = Vec::new();
         if self.log.first() == 0 {
@@ -329,13 +330,13 @@ impl LogReplayer {
                 let bytes = self.log.snapshot(*snapshot)?;
                 let file = format!("the snapshot at {index}");
                 let view = unpack(&bytes).map_err(|why| OpenError::Machine { file, why })?;
-                // What lies between its last request and its end are marks of leaders.
+                // Between its last request and its end there are only entries of new leaders.
                 Ok((ReplayBase::Snapshot(index), View { index, term, ..view }))
             }
         }
     }
 
-    /// Index and time of the oldest state that the log goes on from.
+    /// Index and time of the oldest state that the log continues.
     fn oldest_reachable(&self) -> Option<(u64, Time)> {
         let all = self.candidates();
         let mut going_on =
@@ -346,11 +347,11 @@ impl LogReplayer {
         })
     }
 
-    /// Shows each place of the log from `from` up to and with `to`, with what became of every
-    /// request where a state to judge it by is there.
+    /// Passes each log entry from `from` up to and including `to` to `each`, with the verdict of
+    /// every request where the state to compute it is available.
     ///
     /// # Errors
-    /// When the log cannot be read, or `each` says so.
+    /// When the log cannot be read, or `each` returns an error.
     pub fn entries<E: From<LogReplayError>>(
         &self,
         from: u64,
@@ -361,10 +362,10 @@ impl LogReplayer {
         let mut verdict_view = self.view_before(from)?;
         let mut at = from;
         while at <= to {
-            let stretch = self.log.read(at, READ_BYTES).map_err(LogReplayError::from)?;
-            let Some(last) = stretch.last() else { break };
+            let batch = self.log.read(at, READ_BYTES).map_err(LogReplayError::from)?;
+            let Some(last) = batch.last() else { break };
             at = last.index + 1;
-            for entry in stretch.into_iter().filter(|entry| entry.index <= to) {
+            for entry in batch.into_iter().filter(|entry| entry.index <= to) {
                 each(self.to_replayed_entry(entry, &mut verdict_view)?)?;
             }
         }

@@ -1,5 +1,5 @@
-//! The loop around the core: takes one message at a time, asks the core, does what it says. All
-//! waiting happens in tasks of their own that come back as messages.
+//! The master's main loop around the core: takes one message at a time, calls the core, carries out
+//! its outputs. All waiting happens in separate tasks that report back with messages.
 
 use crate::clock::Clock;
 use crate::replicated_state::ReplicatedState;
@@ -21,14 +21,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How often controllers and liveness look.
+/// How often controllers and liveness run.
 pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
-/// Messages taken before outputs are acted on: requests that arrive together share an entry.
+/// Messages taken before outputs are carried out: requests that arrive together share an entry.
 const MAX_MESSAGES_PER_STEP: usize = 4096;
 
 pub type RequestAnswer = Result<Committed, Unavailable>;
 
-/// What reaches the loop.
+/// A message to the loop.
 pub enum Message {
     Requests {
         origin: Origin,
@@ -44,7 +44,7 @@ pub enum Message {
         wall: Time,
         answer: oneshot::Sender<Result<LeaseAnswer, Unavailable>>,
     },
-    /// A question, not an event: answered as things stand.
+    /// A query, not an event: answered from the current state.
     SchedulerShardHolder {
         scheduler_shard: SchedulerShardName,
         answer: oneshot::Sender<Result<Option<String>, Unavailable>>,
@@ -64,7 +64,7 @@ pub struct MainLoop {
     pub replicated: Arc<ReplicatedState>,
     pub clock: Arc<dyn Clock>,
     pub messages: mpsc::UnboundedReceiver<Message>,
-    /// To itself, for work that ends later.
+    /// Sends to the loop itself, for work that ends later.
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Sender<Vec<Alarm>>,
     pub passes: watch::Sender<BTreeMap<String, PassStatistics>>,
@@ -112,7 +112,7 @@ impl MainLoop {
                     Some(Message::SchedulerShardHolder { scheduler_shard: lane, answer }) => {
                         let holder =
                             self.core.scheduler_shard_holder(&lane, self.now(started).elapsed);
-                        // Whoever asked may have gone away.
+                        // The caller may have gone away.
                         let _ = answer.send(holder);
                     }
                     Some(message) => {
@@ -171,7 +171,7 @@ impl MainLoop {
                 Output::Propose { batch, now, requests } => self.propose(batch, now, requests),
                 Output::Answer { ticket, result } => {
                     if let Some(answer) = pending.requests.remove(&ticket) {
-                        // Whoever asked may have gone away; the log has it all the same.
+                        // The caller may have gone away; the log has the entry all the same.
                         let _ = answer.send(result);
                     }
                 }
@@ -201,7 +201,7 @@ impl MainLoop {
     fn propose(&self, batch: BatchId, now: Time, requests: Vec<Request>) {
         let replica = self.replica.clone();
         let sender = self.sender.clone();
-        // Whoever waits for it would wait for ever, and the entries behind it too.
+        // Its callers would wait for ever, and the entries behind it too.
         self.supervisor.spawn_finite("a proposal", async move {
             failpoint("proposal");
             let removes = requests.iter().all(|request| request.command.frees_space());
@@ -215,19 +215,20 @@ impl MainLoop {
                 }),
                 Err(error) => Err(unavailable_error(error)),
             };
-            // The loop may have ended meanwhile.
+            // The loop may have ended in the meantime.
             let _ = sender.send(Message::Committed { batch, result });
         });
     }
 
-    /// Nobody is left without an answer. That the master shuts down is said only where nothing was
-    /// done: what is on its way through the log may get there without us.
+    /// Every caller gets an answer. Shutdown is only given as the reason where nothing was done:
+    /// entries that are on their way through the log may be applied without this replica.
     fn stop(mut self, pending: PendingReplies) {
         let in_flight = self.core.in_flight();
         for (ticket, answer) in pending.requests {
-            let _ = answer.send(Err(match in_flight.contains(&ticket) {
-                true => lost_error(),
-                false => Unavailable::ShuttingDown,
+            let _ = answer.send(Err(if in_flight.contains(&ticket) {
+                lost_error()
+            } else {
+                Unavailable::ShuttingDown
             }));
         }
         self.messages.close();
@@ -242,7 +243,7 @@ impl MainLoop {
     }
 }
 
-/// Of a request that was handed on and not heard of again.
+/// The error for a request that was handed on and got no answer.
 pub(crate) fn lost_error() -> Unavailable {
     Unavailable::Unknown { why: "the master stopped before the log had answered".into() }
 }

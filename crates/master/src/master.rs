@@ -13,13 +13,14 @@ use crate::replicated_state::{CellStateMachine, ReplicatedState};
 use cellwright_control::core::Core;
 use cellwright_control::log_time::ClockSkews;
 use cellwright_store::{Disk, NodeId, OpenError, Replica};
+use cellwright_supervise::Supervisor;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// The world around a replica: real in the product, simulated in the simulator.
+/// The environment of a replica: real in the product, simulated in the simulator.
 pub struct Environment {
     pub disk: Arc<dyn Disk>,
     pub peers: Arc<dyn Peers>,
@@ -43,7 +44,7 @@ impl Master {
         Master::start_wrapped(id, settings, store, env, |machine| machine).await
     }
 
-    /// The same with something around the state machine: the simulator plants bugs there.
+    /// The same with a wrapper around the state machine: the simulator injects bugs there.
     ///
     /// # Errors
     /// As [`Master::start`].
@@ -104,23 +105,7 @@ impl Master {
             controllers,
             supervisor: supervisor.clone(),
         };
-        let peers = env.peers;
-        let tasks = vec![
-            supervisor.spawn_essential("the core loop", main_loop.run()),
-            supervisor.spawn_essential("the follower of the role", handle.clone().sync_role()),
-            supervisor.spawn_essential(
-                "the mending of records",
-                record_repair::repair_periodically(handle.clone()),
-            ),
-            supervisor.spawn_essential(
-                "the scrubbing of records",
-                record_repair::scrub_periodically(handle.clone()),
-            ),
-            supervisor.spawn_essential("the links to agents", {
-                let handle = handle.clone();
-                async move { links.run(peers, |forward| handle.accept_forward(forward)).await }
-            }),
-        ];
+        let tasks = spawn_tasks(&supervisor, main_loop, &handle, links, env.peers);
         Ok(Master { handle, tasks })
     }
 
@@ -129,13 +114,13 @@ impl Master {
         &self.handle
     }
 
-    /// Stops taking work, then the replica. What was acknowledged is on the disk already.
+    /// Stops accepting work, then stops the replica. What was acknowledged is on the disk already.
     pub async fn stop(self) {
         self.begin_stop();
         self.handle.0.replica.shutdown().await;
     }
 
-    /// As if the process had been killed: nothing more reaches the disk.
+    /// Simulates a killed process: nothing more reaches the disk.
     pub async fn kill(self) {
         self.begin_stop();
         self.handle.0.replica.kill().await;
@@ -147,4 +132,29 @@ impl Master {
         let _ = self.handle.0.sender.send(Message::Stop);
         self.tasks.iter().skip(1).for_each(JoinHandle::abort);
     }
+}
+
+fn spawn_tasks(
+    supervisor: &Supervisor,
+    main_loop: MainLoop,
+    handle: &MasterHandle,
+    links: Arc<LinkShard>,
+    peers: Arc<dyn Peers>,
+) -> Vec<JoinHandle<()>> {
+    vec![
+        supervisor.spawn_essential("the core loop", main_loop.run()),
+        supervisor.spawn_essential("the follower of the role", handle.clone().sync_role()),
+        supervisor.spawn_essential(
+            "the mending of records",
+            record_repair::repair_periodically(handle.clone()),
+        ),
+        supervisor.spawn_essential(
+            "the scrubbing of records",
+            record_repair::scrub_periodically(handle.clone()),
+        ),
+        supervisor.spawn_essential("the links to agents", {
+            let handle = handle.clone();
+            async move { links.run(peers, |forward| handle.accept_forward(forward)).await }
+        }),
+    ]
 }

@@ -1,9 +1,9 @@
-//! How many bytes of packages users may bring, looked at before the bytes come.
+//! The package quota of users, checked before an upload is accepted.
 //!
-//! The log decides, by the figures that the command carries ([`StoredPackages::check_quota`]); but by then the
-//! bytes are on the disks of a majority. So the same rule is asked at the door, with what is on its
-//! way counted as if it had arrived: however many uploads a user begins at once, together they
-//! take no more of the disk than the quota leaves.
+//! The log decides, by the figures in the command ([`StoredPackages::check_quota`]); but by then
+//! the bytes are on the disks of a majority. So the same rule is checked at the start of the
+//! upload, with uploads in progress counted as if they were complete: however many uploads a user
+//! begins at once, together they take no more of the disk than the quota leaves.
 
 use cellwright_cell::blob::{BlobLimits, MIN_CHARGED_BYTES, StoredPackages};
 use cellwright_cell::command::Actor;
@@ -12,11 +12,11 @@ use cellwright_cell::state::State;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is on its way, by who brings it.
+/// Bytes of uploads in progress, by uploader.
 #[derive(Clone, Default)]
 pub struct IncomingUploads(Arc<Mutex<BTreeMap<Actor, u64>>>);
 
-/// Room for one upload; given back when dropped.
+/// Reserved space for one upload; released when dropped.
 pub struct Claim {
     incoming: IncomingUploads,
     by: Actor,
@@ -24,7 +24,7 @@ pub struct Claim {
 }
 
 impl IncomingUploads {
-    /// Room for `bytes`, or for as much as there is where the length is not announced.
+    /// Reserves `bytes`, or as much as there is where the length is not announced.
     ///
     /// # Errors
     /// When the quota does not allow it.
@@ -53,11 +53,11 @@ impl IncomingUploads {
         Ok(self.new_claim(&mut incoming, by, bytes))
     }
 
-    /// Room to bring a package of this length once more. It is in the quota already, but lies on
-    /// the disk twice until it is compared: all that is on its way stays within the quota too.
+    /// Reserves space to upload a package of this length once more. It is in the quota already, but
+    /// is on the disk twice until it is compared, so uploads in progress stay within the quota too.
     ///
     /// # Errors
-    /// When too much is on its way.
+    /// When too many bytes are in progress.
     pub fn claim_repeat_upload(
         &self,
         by: &Actor,
@@ -77,7 +77,7 @@ impl IncomingUploads {
         Claim { incoming: self.clone(), by: by.clone(), bytes }
     }
 
-    /// Nothing is on its way.
+    /// Whether no upload is in progress.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
@@ -89,14 +89,14 @@ impl IncomingUploads {
 }
 
 impl Claim {
-    /// What to say when more came.
+    /// The rejection when more bytes came than were reserved.
     #[must_use]
     pub fn exceeded_rejection(&self, state: &State, limits: BlobLimits) -> Option<Rejection> {
         let stored = StoredPackages::of(state.blobs().iter().map(|(_, row)| row), &self.by);
         stored.check_quota(&self.by, self.bytes.saturating_add(1), limits).err()
     }
 
-    /// Most bytes that may come.
+    /// Maximum bytes that may come.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

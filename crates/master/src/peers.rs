@@ -1,10 +1,11 @@
-//! Calls to other replicas. Over HTTP in the product, over a simulated network in the simulator;
-//! the rest of the master does not know which.
+//! RPCs to other replicas. Over HTTP in the product, over a simulated network in the simulator; the
+//! rest of the master does not know which.
 
 use crate::rejected_polls::RejectedPoll;
 use crate::replicated_state::ReplicatedState;
 use crate::usage::MachineUsage;
 use cellwright_api::internal::LinkShardReport;
+use cellwright_api::wire_messages;
 use cellwright_history::{UsageBatch, UsageCursor, UsageRow};
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
@@ -12,52 +13,55 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+wire_messages!(PeerCall, PeerAnswer);
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum PeerCall {
     Raft {
-        /// Of the caller's log; see [`epoch_rejection`].
+        /// The epoch of the caller's log; see [`epoch_rejection`].
         log_epoch: u64,
-        /// The caller, who proves its name and says its number.
+        /// The caller, whose name is authenticated and who states its number.
         from: NodeId,
         call: RaftCall,
     },
     Forward(LinkShardReport),
-    /// What do the tasks of your share of the machines use?
+    /// Asks: what do the tasks of the machines that you poll use?
     Usage,
-    /// What did they use, after this mark in your book and up to now?
+    /// Asks: what did they use, after this cursor in your tables and up to now?
     PastUsage(UsageCursor),
-    /// What stands in your event or audit log between these log indexes, exclusive?
+    /// Asks: which records does your event or audit log have between these log indexes, exclusive?
     Records {
         log: RecordLog,
         after: u64,
         until: u64,
     },
-    /// Whose polls do you refuse?
+    /// Asks: whose polls do you reject?
     RejectedPolls,
 }
 
-/// Which of the logs that every replica writes for itself.
+/// One of the logs that every replica writes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordLog {
     Events,
     Audit,
 }
 
-/// What a replica has of a stretch of its event or audit log.
+/// What a replica has of a range of its event or audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordRange {
-    /// Log index, time in milliseconds, what was written.
+    /// Log index, time in milliseconds, content.
     pub records: Vec<(u64, u64, Vec<u8>)>,
-    /// Everything up to this log index is here or in these; nothing where that is not known.
+    /// Everything up to this log index is present or in these records; nothing where that is not
+    /// known.
     pub upto: Option<u64>,
 }
 
 /// What a replica knows of usage from agents that it polls.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PastUsage {
-    /// From its book.
+    /// Rows from its tables.
     pub written: UsageBatch,
-    /// Not written yet.
+    /// Rows not written yet.
     pub unwritten: Vec<UsageRow>,
 }
 
@@ -88,29 +92,30 @@ pub trait Peers: Send + Sync + 'static {
     }
 }
 
-/// Why a replica whose log is of era `own_epoch` takes no part in a log of era `peer_epoch`.
+/// Why a replica whose log has epoch `own_epoch` takes no part in a log of epoch `peer_epoch`.
 ///
-/// A cell restored from a checkpoint has the names, ids and certificates of the one before. Should
-/// a replica of that one still run, or come back, each would take the other's terms and entries for
-/// its own, and the restored state would be overwritten by the log it was to replace. The era tells
-/// them apart. A replica that holds nothing yet (`index` 0) takes what it is given.
+/// A cell restored from a checkpoint has the names, ids and certificates of the one before. If a
+/// replica of that one still ran, or came back, each would take the other's terms and entries for
+/// its own, and the restored state would be overwritten by the log it was to replace. The log epoch
+/// distinguishes them. A replica that holds nothing yet (`index` 0) accepts what it is given.
 #[must_use]
 pub fn epoch_rejection(own_epoch: u64, index: u64, peer_epoch: u64) -> Option<String> {
     let holds_nothing = own_epoch == 0 && index == 0;
     if own_epoch == peer_epoch || holds_nothing {
         return None;
     }
-    Some(match own_epoch > peer_epoch {
-        true => "this cell was restored from a checkpoint, and the caller belongs to the one \
+    Some(if own_epoch > peer_epoch {
+        "this cell was restored from a checkpoint, and the caller belongs to the one \
                  before; end it, empty its data_dir and let it join again"
-            .into(),
-        false => "this replica belongs to a cell that was restored from a checkpoint since; end \
+            .into()
+    } else {
+        "this replica belongs to a cell that was restored from a checkpoint since; end \
                   it, empty its data_dir and let it join again"
-            .into(),
+            .into()
     })
 }
 
-/// Raft's calls as calls among others.
+/// Carries raft's calls among the other RPCs.
 pub struct RaftTransport {
     pub id: NodeId,
     pub peers: Arc<dyn Peers>,

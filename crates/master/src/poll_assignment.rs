@@ -1,10 +1,11 @@
 //! Which replica polls which agent: rendezvous hashing of the machine's name over the voters. Each
-//! replica draws a number for each machine, the highest draw polls it. So a replica that leaves
-//! gives away its own machines and nobody else's, one that joins takes only what it will keep, and
-//! every replica reaches the same answer from the list of voters alone, without a word.
+//! replica gets a weight for each machine, and the one with the highest weight polls it. So a
+//! replica that leaves gives away only its own machines, one that joins takes only what it will
+//! keep, and every replica reaches the same answer from the list of voters alone, without
+//! communication.
 //!
-//! Rejected: machine number modulo replicas, which moves most machines at every change, and a ring
-//! of hashes, which needs many points per replica before its shares are even.
+//! Rejected: machine number modulo replicas, which moves most machines at every change, and a hash
+//! ring, which needs many points per replica before the machines are evenly distributed.
 
 use cellwright_cell::name::Name;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -48,7 +49,7 @@ mod tests {
     }
 
     proptest! {
-        /// Seen from the other side, a replica that joins: only what it takes moves.
+        /// In the other direction, for a replica that joins: only the machines that it takes move.
         #[test]
         fn only_the_machines_of_the_leaver_move(
             voters in btree_set(any::<u64>(), 2..7),
@@ -59,7 +60,8 @@ mod tests {
             let mut after: Vec<u64> = before.iter().copied().filter(|v| *v != gone).collect();
             after.reverse();
             for machine in machines(300) {
-                let (old, new) = (assigned_replica(&machine, &before), assigned_replica(&machine, &after));
+                let old = assigned_replica(&machine, &before);
+                let new = assigned_replica(&machine, &after);
                 if old == Some(gone) {
                     prop_assert!(new.is_some() && new != Some(gone));
                 } else {

@@ -15,8 +15,8 @@ pub struct Wakers {
 }
 
 impl Wakers {
-    /// What to wait on for changes of a machine's orders. Take it before looking at the state, so
-    /// that no change falls between the look and the wait.
+    /// What to wait on for changes of a machine's orders. Get it before reading the state, so that
+    /// no change falls between the read and the wait.
     #[must_use]
     pub fn waker_for(&self, machine: MachineId) -> Arc<Notify> {
         self.lock().entry(machine).or_default().clone()
@@ -56,9 +56,9 @@ fn affected_machine(event: &Event, state: &State) -> Option<MachineId> {
             | TaskChange::Failed { machine }
             | TaskChange::Lost { machine }
             | TaskChange::Restarted { machine } => Some(*machine),
-            // The agent said so itself.
+            // The agent reported it itself.
             TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
-            // Nobody is told of room that is only kept.
+            // No agent needs to know of resources that are only reserved.
             TaskChange::HoldReserved { .. } | TaskChange::HoldReleased { .. } => None,
             TaskChange::SaverFailed { machine }
             | TaskChange::Saved { machine }
@@ -76,8 +76,8 @@ fn affected_machine(event: &Event, state: &State) -> Option<MachineId> {
     }
 }
 
-/// The machine on which an attempt that is over left something: what saves it starts now. Looks at
-/// all machines, for the few jobs that leave anything.
+/// The machine on which an attempt that is over left data: the transfer that saves it starts now.
+/// Searches all machines, for the few jobs that leave any data.
 fn retained_data_machine(state: &State, job: JobId, left: (TaskId, u32)) -> Option<MachineId> {
     state.jobs().get(job)?.spec().retain_disk.as_ref()?;
     let mut machines = state.machines().iter();

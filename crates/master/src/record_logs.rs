@@ -1,6 +1,7 @@
-//! What is written down beside the state as entries are applied: events for watchers and history,
-//! and the audit of what people asked for. Both follow from the log, so they are synced only before
-//! the log forgets; applied again after a crash, entries that are here already are passed over.
+//! The record logs that are written beside the state as entries are applied: events for watches and
+//! history, and the audit log of requests. Both follow from the log, so they are synced only before
+//! the log is purged; when entries are applied again after a crash, those already recorded are
+//! skipped.
 
 use crate::audit::AuditLog;
 use crate::events::EventLog;
@@ -14,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Old segments are looked for this often, in log time.
+/// How often old segments are trimmed, in log time.
 const TRIM_INTERVAL_MILLIS: u64 = 60_000;
 
 pub struct RecordLogs {
@@ -44,7 +45,7 @@ impl RecordLogs {
         })
     }
 
-    /// Takes down one entry; `state` is the one after it.
+    /// Records one entry; `state` is the one after it.
     pub fn write(
         &self,
         index: u64,
@@ -65,13 +66,13 @@ impl RecordLogs {
         self.stop_on_error(self.audit.skip_to_snapshot(index), "audit");
     }
 
-    /// Before the log forgets what it has up to `covered`, which was taken down here.
+    /// Called before the log purges what it has up to `covered`, which was recorded here.
     pub fn sync(&self, covered: u64) {
         self.stop_on_error(self.events.sync(covered), "events");
         self.stop_on_error(self.audit.sync(covered), "audit");
     }
 
-    /// Runs work that waits for the disk where the disk wants it to run.
+    /// Runs work that blocks on the disk where the disk wants it to run.
     pub(crate) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -93,7 +94,7 @@ impl RecordLogs {
         }
     }
 
-    /// Going on would make this replica differ from the others.
+    /// Ends the replica: going on would make it differ from the others.
     pub fn stop(&self, why: &str) {
         (self.on_fatal)(why);
     }

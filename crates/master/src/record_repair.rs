@@ -1,11 +1,13 @@
-//! Holes in this replica's event and audit logs are filled from the others, and looked for.
+//! Repairs and scrubs the record logs: holes in this replica's event and audit logs are filled from
+//! its peers.
 //!
-//! Every replica takes down the same entries, so what one has lost to damage, or never saw because
-//! it went on from a snapshot, another has. Until one answers, the hole is a gap that readers are
-//! told of and an alarm. Refusals at the door of this replica are in no other's list: those that
-//! are lost stand in the audit log as lost.
+//! Every replica records the same entries, so records that one has lost to damage, or never saw
+//! because it continued from a snapshot, exist on another. Until one answers, the hole is a gap
+//! that readers see and an alarm. Rejections at the listener of this replica are in no other's log:
+//! lost ones are listed in the audit log as lost.
 //!
-//! Old segments are read through in the background, since a disk forgets what nobody reads.
+//! Old segments are read through in the background, because a disk may lose data that is never
+//! read.
 
 use crate::audit::{AuditBody, AuditLine, AuditLog, decode};
 use crate::events::EventLog;
@@ -20,24 +22,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Between two looks at the list of holes.
+/// Time between two checks of the list of holes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest rest between two tries to fill holes that nobody could fill.
+/// Longest backoff between two attempts to fill holes that no replica could fill.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
-/// Between two segments that are read through.
+/// Pause between two segments that are read through.
 const SCRUB_PAUSE: Duration = Duration::from_secs(2);
-/// From one reading of everything to the next.
+/// Time from one full scrub to the next.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Records are synced at least this often: what is older can be damaged, and never be torn.
+/// Records are synced at least this often: older ones can be damaged, but never torn.
 const SYNC_INTERVAL: Duration = Duration::from_secs(60);
 /// How long another replica may take to answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of one answer.
+/// Maximum bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Caller and verdict of the line that stands for lines that nobody has.
+/// Caller and verdict of the line that stands for lines that no replica has.
 const LOST: &str = "lost";
 
-/// Mends what is known to be missing, and syncs, for as long as the replica runs.
+/// Repairs what is known to be missing, and syncs, for as long as the replica runs.
 pub async fn repair_periodically(handle: MasterHandle) {
     let mut synced = Instant::now();
     let mut logs = [RecordLog::Events, RecordLog::Audit].map(|log| (log, RepairBackoff::default()));
@@ -59,8 +61,8 @@ pub async fn repair_periodically(handle: MasterHandle) {
     }
 }
 
-/// How long holes are left alone that nobody could fill: asking costs the others a look through
-/// their files.
+/// How long holes that no replica could fill are left alone: each request costs the others a search
+/// through their files.
 #[derive(Default)]
 struct RepairBackoff {
     holes: Vec<Hole>,
@@ -82,7 +84,7 @@ impl RepairBackoff {
     }
 }
 
-/// Looks for damage, for as long as the replica runs.
+/// Scrubs for damage, for as long as the replica runs.
 pub async fn scrub_periodically(handle: MasterHandle) {
     loop {
         sleep(CHECK_INTERVAL).await;
@@ -117,22 +119,23 @@ pub fn hole_alarms(replicated: &ReplicatedState) -> Vec<String> {
     for (log, name) in [(RecordLog::Events, "events"), (RecordLog::Audit, "audit lines")] {
         for hole in segments(replicated, log).holes() {
             let Hole { after, until, file, offset, is_damage } = hole;
-            texts.push(match is_damage {
-                true => format!(
+            texts.push(if is_damage {
+                format!(
                     "{file} is damaged at byte {offset}: {name} after {after} and before {until} \
                      are missing here until another replica tells them"
-                ),
-                false => format!(
+                )
+            } else {
+                format!(
                     "{name} after {after} and before {until} are missing here until another \
                      replica tells them"
-                ),
+                )
             });
         }
     }
     texts
 }
 
-/// Fills the holes of one log as far as others can tell what belongs there.
+/// Fills the holes of one log as far as the peers have the records.
 async fn repair_log(handle: &MasterHandle, log: RecordLog) {
     let list = segments(handle.replicated(), log);
     let mut holes = list.holes();
@@ -140,15 +143,16 @@ async fn repair_log(handle: &MasterHandle, log: RecordLog) {
         let (group, rest): (Vec<Hole>, Vec<Hole>) =
             holes.into_iter().partition(|hole| list.is_same_segment(&first, hole));
         holes = rest;
-        let filled = match list.is_between(&first) {
-            true => fill_between(handle, log, first.clone()).await,
-            false => fill_within(handle, log, &group).await,
+        let filled = if list.is_between(&first) {
+            fill_between(handle, log, first.clone()).await
+        } else {
+            fill_within(handle, log, &group).await
         };
         let (file, count) = (&first.file, group.len());
         match filled {
             Ok(true) => tracing::warn!(file, count, "filled from another replica"),
             Ok(false) => {}
-            // Others may still be filled.
+            // Other holes may still be filled.
             Err(error) => tracing::warn!(file, %error, ?log, "a hole was not filled"),
         }
     }
@@ -184,14 +188,14 @@ async fn fill_between(handle: &MasterHandle, log: RecordLog, mut hole: Hole) -> 
     Ok(true)
 }
 
-/// What belongs at the start of a hole.
+/// The records at the start of a hole.
 struct FillRecords {
     records: Vec<Record>,
-    /// There are no others up to this number.
+    /// There are no other records up to this number.
     last: u64,
 }
 
-/// What belongs into a hole, if one of the others can tell all of it, or `most` bytes.
+/// The records of a hole, if a peer has all of them, or `most` bytes.
 async fn fetch_fill(
     handle: &MasterHandle,
     log: RecordLog,
@@ -226,20 +230,20 @@ async fn fetch_fill(
             };
             let received =
                 fetch_records(handle, log, (neighbours.after, neighbours.until), most).await;
-            received.map(|told| assign_numbers(hole, &neighbours, told)).transpose()
+            received.map(|records| assign_numbers(hole, &neighbours, records)).transpose()
         }
     }
 }
 
-/// What one of the others has.
+/// The records that a peer has.
 struct PeerRecords {
     records: Vec<(u64, u64, Vec<u8>)>,
-    /// Of these log indexes there are no other records.
+    /// There are no other records up to this log index.
     upto: u64,
 }
 
-/// The records between two log indexes from the first of the others that has all of them, or so
-/// many that they are `most` bytes.
+/// The records between two log indexes from the first peer that has all of them, or so many that
+/// they are `most` bytes.
 async fn fetch_records(
     handle: &MasterHandle,
     log: RecordLog,
@@ -267,7 +271,7 @@ async fn fetch_records(
     None
 }
 
-/// What another replica asks for.
+/// Answers another replica's request for records.
 pub(crate) async fn records_between(
     replicated: &Arc<ReplicatedState>,
     log: RecordLog,
@@ -287,9 +291,9 @@ fn record((number, at, payload): (u64, u64, Vec<u8>)) -> Record {
     Record { number, at: Time(at), payload }
 }
 
-/// Records of another replica's audit log with numbers of this one's. There is a number for each;
-/// where there are more numbers than records, what is left were refusals of this replica, and a
-/// line says that they are lost. So it does where there are more records than numbers.
+/// Assigns this replica's numbers to records of another replica's audit log, one to each. Where
+/// there are more numbers than records, the rest were rejections of this replica, and a line says
+/// that they are lost. Where there are more records than numbers, a line says so, too.
 fn assign_numbers(
     hole: &Hole,
     neighbours: &HoleNeighbours,
@@ -326,7 +330,7 @@ fn assign_numbers(
     Ok(FillRecords { records, last: if is_whole { end } else { last } })
 }
 
-/// What stands on both sides of a hole in the audit log.
+/// The records on both sides of a hole in the audit log.
 struct HoleNeighbours {
     /// Log indexes, exclusive.
     after: u64,
@@ -336,19 +340,19 @@ struct HoleNeighbours {
 }
 
 impl EventLog {
-    /// Records between two log indexes. `applied`: the last entry that was taken down here.
+    /// Records between two log indexes. `applied`: the last entry that was recorded here.
     fn records_between(&self, after: u64, until: u64, applied: u64) -> io::Result<RecordRange> {
-        let stretch = self.segments.read_from(after.saturating_add(1), MAX_ANSWER_BYTES)?;
-        if stretch.has_gap || applied + 1 < until {
+        let batch = self.segments.read_from(after.saturating_add(1), MAX_ANSWER_BYTES)?;
+        if batch.has_gap || applied + 1 < until {
             return Ok(RecordRange::default());
         }
-        let last = stretch.records.last().map(|record| record.number);
-        // Nothing follows the last one but what is not asked for.
+        let last = batch.records.last().map(|record| record.number);
+        // After the last one there are only records that were not requested.
         let upto = match last {
             Some(last) if last < until && last < self.segments.last() => last,
             _ => until.saturating_sub(1),
         };
-        let requested = stretch.records.into_iter().filter(|record| record.number < until);
+        let requested = batch.records.into_iter().filter(|record| record.number < until);
         let records = requested.map(|r| (r.number, r.at.0, r.payload)).collect();
         Ok(RecordRange { records, upto: Some(upto) })
     }
@@ -360,7 +364,7 @@ impl AuditLog {
         let at = before.as_ref().or(next.as_ref()).map_or(Time(0), |record| record.at);
         let body = |record: Option<Record>| record.map(|r| decode(&r.payload)).transpose();
         let after = body(before)?.map_or(0, |body| body.index);
-        // A refusal may come after the record of the entry it names.
+        // A rejection may come after the record of the entry it names.
         let until = body(next)?.map(|body| body.index + u64::from(body.is_local));
         Ok(HoleNeighbours { after, until: until.unwrap_or(applied + 1).max(after + 1), at })
     }
@@ -371,12 +375,12 @@ impl AuditLog {
         let (mut at, mut seen) = (start + 1, if start == 0 { Some(0) } else { None });
         let (mut records, mut bytes) = (Vec::new(), 0);
         loop {
-            let stretch = self.segments.read_from(at, MAX_ANSWER_BYTES)?;
-            let Some(last) = stretch.records.last().map(|record| record.number) else { break };
-            let mut gap = stretch.has_gap;
-            for record in stretch.records {
+            let batch = self.segments.read_from(at, MAX_ANSWER_BYTES)?;
+            let Some(last) = batch.records.last().map(|record| record.number) else { break };
+            let mut gap = batch.has_gap;
+            for record in batch.records {
                 let body = decode(&record.payload)?;
-                // Something that belongs here may be missing.
+                // A record that belongs here may be missing.
                 let unsure = gap || seen.is_none();
                 gap = false;
                 let overlaps = body.index > after.saturating_add(u64::from(!body.is_local));

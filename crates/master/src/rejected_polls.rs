@@ -1,9 +1,9 @@
-//! Agents whose polls are refused, and why, for whoever wonders why a machine is down. A replica
-//! keeps the last refusal of each agent that asks it, and asks the others for theirs when somebody
-//! looks.
+//! Agents whose polls are rejected, and why, to explain why a machine is down. A replica keeps the
+//! last rejection of each agent that polls it, and asks the others for theirs on request.
 //!
-//! Soft: an agent that is refused asks again within seconds, so what is said of it is news. Only
-//! agents with a certificate of the cell are taken down, each once, so nobody fills the book.
+//! Soft state: an agent that is rejected polls again within seconds, so the entries are always
+//! recent. Only agents with a certificate of the cell are recorded, each once, so the list cannot
+//! be filled up.
 
 use crate::clock::Clock;
 use crate::handle::MasterHandle;
@@ -22,22 +22,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// A refusal that was not repeated for this long is over, however it ended.
+/// A rejection that was not repeated for this long is over, however it ended.
 const REJECTION_TTL: Duration = Duration::from_secs(60);
-/// How long other replicas may take to say whom they refuse.
+/// How long other replicas may take to list their rejections.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Of a reason, which may repeat what the agent sent.
+/// Maximum length of a reason, which may repeat what the agent sent.
 const MAX_REASON_LEN: usize = 400;
 
-/// One of them, as it travels between replicas. Clocks differ, spans do not.
+/// A rejected poll, as it is sent between replicas. Clocks differ, durations do not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedPoll {
     pub machine: Name,
     pub reason: String,
     pub next: String,
-    /// Milliseconds since its polls are refused without one that was not.
+    /// Milliseconds since its polls began to be rejected without exception.
     pub lasted: u64,
-    /// Milliseconds since the last of them.
+    /// Milliseconds since the last rejection.
     pub age: u64,
 }
 
@@ -48,8 +48,8 @@ struct LastRejection {
     next: String,
 }
 
-/// What a listener hears of certificates that are out of date goes into the book of the replica,
-/// which is started after the listener is bound and before it serves.
+/// Records expired certificates that a listener meets with the replica, which is started after the
+/// listener is bound and before it serves.
 #[must_use]
 pub fn expired_certificate_hook(
     replica: Arc<OnceLock<MasterHandle>>,
@@ -66,7 +66,7 @@ pub fn expired_certificate_hook(
 pub struct RejectedPolls(Mutex<BTreeMap<Name, LastRejection>>);
 
 impl RejectedPolls {
-    /// A poll of the machine's agent was refused.
+    /// Records that a poll of the machine's agent was rejected.
     pub fn note(&self, machine: &Name, error: &ApiError) {
         let now = Instant::now();
         let mut rejections = self.lock();
@@ -77,8 +77,8 @@ impl RejectedPolls {
         rejections.insert(machine.clone(), rejection);
     }
 
-    /// An agent was turned away for the dates of its certificate, by a clock that says `now`. It
-    /// never came as far as to poll.
+    /// Records that an agent was rejected for the dates of its certificate, by a clock that reads
+    /// `now`. Its poll was never read.
     pub fn note_expired_certificate(&self, holder: &CertificateHolder, now: Time) {
         let Part::Agent(machine) = &holder.identity.part else { return };
         let validity = if holder.is_expired(now) { "has expired" } else { "is not valid yet" };
@@ -92,12 +92,12 @@ impl RejectedPolls {
         self.note(machine, &ApiError::new(Code::Unauthenticated, message).hint(hint));
     }
 
-    /// One was not.
+    /// Records that a poll was accepted.
     pub fn clear(&self, machine: &Name) {
         self.lock().remove(machine);
     }
 
-    /// Whom this replica refuses.
+    /// The rejections of this replica.
     #[must_use]
     pub fn local(&self) -> Vec<RejectedPoll> {
         let millis = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -114,7 +114,7 @@ impl RejectedPolls {
             .collect()
     }
 
-    /// Whom any replica refuses: of one machine, what was said last.
+    /// The rejections of all replicas; for each machine, the latest.
     pub async fn all(
         &self,
         peers: &Arc<dyn Peers>,
@@ -125,14 +125,14 @@ impl RejectedPolls {
             .map(|(id, peer)| timeout(CALL_TIMEOUT, peers.call(id, peer, PeerCall::RejectedPolls)));
         let mut found = self.local();
         for answer in join_all(calls).await {
-            // Whoever does not answer leaves a blank.
+            // Replicas that do not answer are left out.
             if let Ok(Ok(PeerAnswer::RejectedPolls(peer_polls))) = answer {
                 found.extend(peer_polls);
             }
         }
-        // The latest word comes last and stays.
-        found.sort_by_key(|refused| std::cmp::Reverse(refused.age));
-        found.into_iter().map(|refused| (refused.machine.clone(), refused)).collect()
+        // The latest rejection comes last and stays.
+        found.sort_by_key(|rejected| std::cmp::Reverse(rejected.age));
+        found.into_iter().map(|rejected| (rejected.machine.clone(), rejected)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, LastRejection>> {

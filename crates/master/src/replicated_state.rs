@@ -1,9 +1,9 @@
-//! What the log means on this replica: every committed entry is applied to the cell's state, its
-//! events are recorded, and whoever waits for a change is woken.
+//! The replicated state on this replica: every committed entry is applied to the cell's state, its
+//! events are recorded, and tasks that wait for a change are woken.
 //!
 //! Readers take a clone of the state under a read lock. A clone is a handful of reference counts,
-//! and the next entry pays for the chunks it touches; nothing is published that nobody reads.
-//! Rejected: publishing a clone after every entry, which makes every entry copy its chunks.
+//! and the next entry pays for the chunks it touches; nothing is copied without a reader. Rejected:
+//! publishing a clone after every entry, which makes every entry copy its chunks.
 
 use crate::poll_wakers::Wakers;
 use crate::record_logs::RecordLogs;
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// State hashes kept, to compare replicas with each other.
+/// Number of state hashes kept, to compare replicas with each other.
 const MAX_HASHES: usize = 4096;
-/// Recent entries kept in memory for followers of the log.
+/// Bytes of recent entries kept in memory for followers of the log.
 const MAX_RECENT_BYTES: usize = 64 << 20;
 
 /// A reader's copy of the cell.
@@ -30,12 +30,12 @@ pub struct View {
     pub state: State,
     pub index: u64,
     pub term: u64,
-    /// Which log the index counts in: a cell restored from a checkpoint begins a new one, with a
-    /// higher number. Zero in a cell that never was.
+    /// Identifies the log that the index counts in: a cell restored from a checkpoint begins a new
+    /// one, with a higher number. Zero in a cell that was never restored.
     pub log_epoch: u64,
 }
 
-/// An entry as followers of the log get it.
+/// An entry as followers of the log receive it.
 #[derive(Clone)]
 pub struct RecentEntry {
     pub index: u64,
@@ -44,34 +44,35 @@ pub struct RecentEntry {
     pub payload: Arc<[u8]>,
 }
 
-/// Events kept for the mirror of questions. One that falls further behind begins anew.
+/// Events kept for the query mirror. A mirror that falls further behind starts anew.
 const MAX_UNREAD_EVENTS: usize = 200_000;
 
-/// What happened since the mirror of questions last looked.
+/// The changes since the query mirror last read them.
 #[derive(Debug)]
 pub enum StateChanges {
     Events(Vec<Event>),
-    /// Not all of it was kept: begin from the state.
+    /// Not all of them were kept: start from the state.
     Lost,
 }
 
 /// What one replica holds of the cell, shared by its parts.
 pub struct ReplicatedState {
     view: RwLock<View>,
-    /// Absent while nobody follows; changed only while `held` is locked, so that both agree.
+    /// `None` while there is no follower; changed only while `current` is locked, so that both
+    /// agree.
     unread_events: Mutex<Option<Vec<Event>>>,
     recent: RwLock<(VecDeque<RecentEntry>, usize)>,
     hashes: RwLock<VecDeque<(u64, u64)>>,
     applied: watch::Sender<u64>,
-    /// A log time and when it was that.
+    /// A log time and the instant at which it was current.
     log_clock: Mutex<(Time, Instant)>,
     pub wakers: Wakers,
     pub records: RecordLogs,
-    /// Where tasks are reached, for DNS.
+    /// The addresses of tasks, for DNS.
     pub names: SharedDirectory,
 }
 
-/// Answer of the log to "what came after?".
+/// The entries after an index.
 pub enum LogTail {
     Entries(Vec<RecentEntry>),
     /// Not kept any more: start from the state.
@@ -100,8 +101,8 @@ impl ReplicatedState {
         read(&self.view).clone()
     }
 
-    /// The cell as this replica knows it now, with everything that happened since this was last
-    /// asked: for one follower, the mirror of questions.
+    /// The cell as this replica knows it now, with all events since the last call: for one
+    /// follower, the query mirror.
     #[must_use]
     pub fn view_and_changes(&self) -> (View, StateChanges) {
         let current = read(&self.view);
@@ -109,10 +110,10 @@ impl ReplicatedState {
         (current.clone(), unread_events.map_or(StateChanges::Lost, StateChanges::Events))
     }
 
-    /// What time it is by the log: that of its newest entry, and what has passed since. Whatever is
-    /// compared with times of rows is compared with this, on leaders and followers, and never with
-    /// a clock that may jump. After a stop of the whole cell it stands where the log ends, until a
-    /// leader knows better.
+    /// The current log time: that of the newest entry, plus the time that has passed since.
+    /// Everything that is compared with times of rows is compared with this, on leaders and
+    /// followers, and never with a clock that may jump. After a stop of the whole cell it is the
+    /// time at the end of the log, until a leader advances it.
     #[must_use]
     pub fn log_time(&self) -> Time {
         let (time, at) = *lock(&self.log_clock);
@@ -123,7 +124,7 @@ impl ReplicatedState {
         *lock(&self.log_clock) = (time, Instant::now());
     }
 
-    /// Looks at the state without cloning it. Keep it short: entries wait meanwhile.
+    /// Reads the state without cloning it. Keep it short: entries wait in the meantime.
     pub fn with<T>(&self, inspect: impl FnOnce(&View) -> T) -> T {
         inspect(&read(&self.view))
     }
@@ -206,7 +207,7 @@ impl ReplicatedState {
     }
 }
 
-/// The state machine the store drives.
+/// The state machine that the store applies entries to.
 pub struct CellStateMachine(pub Arc<ReplicatedState>);
 
 impl cellwright_store::StateMachine for CellStateMachine {
@@ -241,7 +242,7 @@ impl cellwright_store::StateMachine for CellStateMachine {
         let shared = self.0.clone();
         let view = shared.view();
         Box::new(move || {
-            // Once the log is purged up to here, nobody can derive these again.
+            // Once the log is purged up to here, these cannot be derived again.
             shared.records.sync(view.index);
             pack(&view)
         })
@@ -273,8 +274,8 @@ impl cellwright_store::StateMachine for CellStateMachine {
     }
 }
 
-/// The level an entry raises the cell to, if this build does not know it. To refuse it here, where
-/// others obey it, would be to go one's own way.
+/// The level an entry raises the cell to, if this build does not know it. If this replica rejected
+/// it while the others obey it, it would diverge.
 fn unknown_level(entry: &Entry) -> Option<u32> {
     entry.requests.iter().find_map(|request| match request {
         Request { by: Actor::Replica(_), command: Command::RaiseLevel { level }, .. } => {
@@ -284,11 +285,11 @@ fn unknown_level(entry: &Entry) -> Option<u32> {
     })
 }
 
-/// What an entry of the log says.
+/// Decodes an entry of the log.
 ///
-/// Whoever wrote these bytes could read them, and what was acknowledged is in them. A replica that
-/// cannot read them and went on would go its own way and forget what a client was told is done, so
-/// it must stop.
+/// The build that wrote these bytes could read them, and acknowledged changes are in them. A
+/// replica that cannot read them and went on would diverge and lose what a client was told is done,
+/// so it must stop.
 ///
 /// # Errors
 /// When another build wrote the entry, or the bytes are not an entry.
@@ -296,7 +297,7 @@ pub fn decode_entry(payload: &[u8]) -> Result<Entry, LoadError> {
     encode::load_entry(payload)
 }
 
-/// A state with the index it stands at: the payload of snapshots and checkpoints.
+/// Encodes a state with its log index: the payload of snapshots and checkpoints.
 #[must_use]
 pub fn pack(view: &View) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -322,7 +323,7 @@ pub fn unpack(bytes: &[u8]) -> Result<View, String> {
 }
 
 // A poisoned lock means a panic while the state was being changed: nothing read after it could be
-// trusted, so the process ends and comes back from its log. Readers poison nothing.
+// trusted, so the process ends and recovers from its log. Readers do not poison it.
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|_| exit_on_poisoned_lock("the state"))
 }

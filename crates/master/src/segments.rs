@@ -1,20 +1,19 @@
-//! Records in files, oldest first, forgotten by age and size: what the event log and the audit log
-//! are made of.
+//! Segmented record files with retention by age and size: the storage of event and audit logs.
 //!
-//! Records are numbered; numbers grow but need not be dense. A segment's header says which number
-//! it comes *after*, so that "nothing happened" and "it was removed" can be told apart, and whether
-//! something is missing right before it. A segment is sealed and synced before the next one is
-//! begun, so opening reads both ends of the older ones and all of the last, not gigabytes.
+//! Records are numbered; numbers increase but need not be dense. A segment's header contains the
+//! number it comes *after*, so that "nothing happened" and "it was removed" can be distinguished,
+//! and whether something is missing right before it. A segment is sealed and synced before the next
+//! one is begun, so opening reads both ends of the older ones and all of the last, not gigabytes.
 //!
-//! What does not read is a torn write only at the end of the newest segment, where nothing sound
-//! follows and nothing had been synced: that alone is cut. Everything else is a *hole*: what is
-//! sound on both sides of it stays and is read, readers across it are told of a gap, and it is on
-//! the list of [`Segments::holes`] until another replica has filled it ([`Segments::fill`],
-//! [`Segments::put_between`]).
+//! Bytes that do not read are a torn write only at the end of the newest segment, where nothing
+//! sound follows and nothing had been synced: only that is cut. Everything else is a *hole*: what
+//! is sound on both sides of it stays and is read, readers across it get a gap, and it is on the
+//! list of [`Segments::holes`] until it has been filled from another replica
+//! ([`Segments::fill_inside`], [`Segments::fill_between`]).
 //!
-//! Rejected: one file with an index beside it. Forgetting the oldest part would mean rewriting it,
-//! and the index would be one more thing that can disagree. Rejected: to refuse a segment with a
-//! hole. The replicated log is whole, and a cell must not stop for its diary.
+//! Rejected: one file with an index beside it. Removing the oldest part would mean rewriting it,
+//! and the index would be one more thing that can disagree. Rejected: refusing a segment with a
+//! hole. The replicated log is whole, and a cell must not stop for its records.
 
 mod file;
 mod repair;
@@ -27,16 +26,16 @@ pub use repair::FillResult;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A reader looks at the file from the last mark before what it wants.
+/// A read starts in the file at the last mark before the number it wants.
 const MARK_INTERVAL: u64 = 64 << 10;
 /// Bytes read from a file at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// How much is kept.
+/// Limits on what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
     pub segment_bytes: u64,
-    /// Of all segments together; the newest segment stays in any case.
+    /// Bytes of all segments together; the newest segment stays in any case.
     pub total_bytes: u64,
     pub age: Span,
 }
@@ -48,22 +47,22 @@ pub struct Record {
     pub payload: Vec<u8>,
 }
 
-/// A stretch of records.
+/// Consecutive records from one read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordBatch {
     pub records: Vec<Record>,
-    /// Some that were asked for, before the first of these, are not here.
+    /// Some of the requested records, before the first of these, are missing.
     pub has_gap: bool,
 }
 
-/// Numbers whose records are not here though they should be: those between, exclusive.
+/// Numbers whose records are missing though they should be present: those between, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hole {
     pub after: u64,
     pub until: u64,
     pub file: String,
     pub offset: u64,
-    /// Bytes that do not read; false where the replica never had the records.
+    /// True for bytes that do not read; false where the replica never had the records.
     pub is_damage: bool,
 }
 
@@ -72,9 +71,9 @@ pub struct Hole {
 pub struct OpenReport {
     /// Bytes of a torn write that were cut off.
     pub torn: u64,
-    /// Records up to this number had been synced and are gone from the end.
+    /// Records up to this number had been synced and are missing from the end.
     pub lost: Option<u64>,
-    /// Log index up to which everything had been taken down.
+    /// Log index up to which everything had been recorded.
     pub covered: u64,
 }
 
@@ -90,11 +89,11 @@ pub struct Segments {
 struct SegmentsState {
     segments: Vec<Segment>,
     last: u64,
-    /// A write failed half-way and could not be undone; nothing may follow it.
+    /// A write failed half-way and could not be undone; nothing may be written after it.
     is_broken: bool,
     /// Damage inside segments.
     holes: Vec<Hole>,
-    /// Counts segments that were written anew: what was read of one before may stand elsewhere.
+    /// Counts segments that were rewritten: a position read from one before may have moved.
     rewrites: u64,
     synced: Option<SyncMark>,
 }
@@ -104,13 +103,13 @@ struct Segment {
     after: u64,
     /// Something is missing between the segment before and this one.
     has_gap: bool,
-    /// Where its records end.
+    /// The offset at which its records end.
     bytes: u64,
-    /// It is complete, and this is the last number that it speaks of.
+    /// Set when it is complete: the last number that it covers.
     sealed_at: Option<u64>,
     /// Time of its first record.
     first_record_at: Option<Time>,
-    /// Numbers and where they stand, ascending. Only of segments this process wrote or recovered.
+    /// Numbers and their offsets, ascending. Only for segments this process wrote or recovered.
     marks: Vec<(u64, u64)>,
 }
 
@@ -149,7 +148,7 @@ impl Segments {
         Ok((log, found))
     }
 
-    /// A segment before the newest: both its ends, or all of it if one is not as it should be.
+    /// Scans a segment before the newest: both its ends, or all of it if one end is bad.
     fn scan_old_segment(&self, state: &mut SegmentsState, after: u64, next: u64) -> io::Result<()> {
         let path = self.path(after);
         let size = self.disk.size(&path)?;
@@ -168,7 +167,7 @@ impl Segments {
             let bytes = self.disk.read(&path)?;
             let (last, end) = self.scan(state, &mut segment, &bytes);
             if segment.sealed_at.is_none() {
-                // Its end is gone, and with it whatever came before the next one.
+                // Its end is missing, and with it whatever came before the next one.
                 self.note_damage(state, after, end as u64, last, next + 1);
             }
         }
@@ -177,17 +176,18 @@ impl Segments {
         Ok(())
     }
 
-    /// A segment as the next of the list. Where the one before does not end with the number that
-    /// this one comes after, something is missing between them.
+    /// Makes a segment the next one of the list. Where the one before does not end with the number
+    /// that this one comes after, something is missing between them.
     fn next_segment(&self, state: &mut SegmentsState, after: u64, header: Option<bool>) -> Segment {
         let mut segment = Segment::new(after, header == Some(true));
         let mut damaged = header.is_none();
-        // Before everything that is kept nothing is missing.
+        // Nothing is missing before the oldest segment that is kept.
         let from = state.segments.last().map_or(after, |_| state.last.min(after));
         match state.segments.last() {
-            // What it knows to be missing was put between them later.
+            // The records that its header marks as missing were put between them later.
             Some(before) if before.sealed_at == Some(after) => segment.has_gap = false,
-            // A gap that it knows of is none; nor is one that was noted with the end before it.
+            // A gap that it already marks is no new one; nor is one that was noted with the end
+            // before it.
             Some(before) => {
                 damaged |= before.sealed_at.is_some() && !segment.has_gap;
                 segment.has_gap = true;
@@ -213,7 +213,7 @@ impl Segments {
         let (last, end) = self.scan(state, &mut segment, &bytes);
         let mut found = OpenReport::default();
         let lost = state.synced.filter(|synced| {
-            // A segment that had been begun later is gone altogether, or this one is short.
+            // A segment that had been begun later is missing altogether, or this one is short.
             let short = synced.after == after && synced.bytes > end as u64;
             (synced.after > after || short) && synced.last > last
         });
@@ -230,8 +230,8 @@ impl Segments {
         Ok(found)
     }
 
-    /// Takes in the records of a segment; its last number and where what is sound ends. Damage
-    /// with something sound behind it becomes a hole.
+    /// Reads the records of a segment; returns its last number and where the sound part ends.
+    /// Damage with something sound behind it becomes a hole.
     fn scan(&self, state: &mut SegmentsState, segment: &mut Segment, bytes: &[u8]) -> (u64, usize) {
         let (mut last, mut at) = (segment.after, SEGMENT_HEADER_LEN);
         while at < bytes.len() {
@@ -266,7 +266,7 @@ impl Segments {
     /// after [`Segments::sync`].
     ///
     /// # Errors
-    /// When the disk refuses. The records before are unharmed.
+    /// When the disk fails. The records before are unharmed.
     pub fn append(&self, number: u64, at: Time, payload: &[u8]) -> io::Result<bool> {
         let mut state = self.lock();
         if number <= state.last {
@@ -289,8 +289,7 @@ impl Segments {
         let record = Record { number, at, payload: payload.to_vec() };
         let bytes = file::record(segment.after, segment.bytes, &record)?;
         let offset = segment.bytes;
-        // Until it is done: whoever panics here leaves a record of which nobody knows how much is
-        // there.
+        // Set until the write is done: a panic here leaves a record of unknown length.
         state.is_broken = true;
         if let Err(error) = self.disk.append(&path, &bytes) {
             let undone = self.disk.truncate(&path, offset);
@@ -306,11 +305,11 @@ impl Segments {
         Ok(true)
     }
 
-    /// Whatever lies between the last record and `number` is not here, because this replica went
-    /// on from a snapshot or lost it. Readers are told.
+    /// Marks everything between the last record and `number` as missing, because this replica
+    /// continued from a snapshot or lost it. Readers get a gap.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn skip_to(&self, number: u64) -> io::Result<()> {
         let mut state = self.lock();
         if number <= state.last {
@@ -340,7 +339,7 @@ impl Segments {
     fn begin_segment(&self, state: &mut SegmentsState, has_gap: bool) -> io::Result<()> {
         self.seal(state)?;
         let after = state.last;
-        // One that nothing had been written to is begun again.
+        // A segment without records is begun again.
         let empty = state.segments.pop_if(|newest| newest.after == after);
         let has_gap = has_gap || empty.is_some_and(|empty| empty.has_gap);
         self.disk.write_atomic(&self.path(after), &file::header(after, has_gap))?;
@@ -348,11 +347,11 @@ impl Segments {
         Ok(())
     }
 
-    /// Everything appended so far survives a power cut once this returns, and what is gone after
-    /// that was damaged and not torn. Everything of the log up to `covered` had been taken down.
+    /// Everything appended so far survives a power cut once this returns; if it is missing later,
+    /// it was damaged and not torn. Everything of the log up to `covered` had been recorded.
     ///
     /// # Errors
-    /// When the disk refuses; then nothing is known of what was written since the last sync.
+    /// When the disk fails; then nothing is known of what was written since the last sync.
     pub fn sync(&self, covered: u64) -> io::Result<()> {
         let (newest, synced) = {
             let state = self.lock();
@@ -366,12 +365,13 @@ impl Segments {
             (self.path(after), synced)
         };
         match self.disk.sync(&newest) {
-            // A newer one was begun meanwhile, which synced this one, and it was forgotten.
+            // A newer one was begun in the meantime, which synced this one, and this one was
+            // removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             done => done?,
         }
         match self.disk.write_atomic(&format!("{}/{SYNC_MARK_FILE}", self.dir), &synced.encode()) {
-            // The older note vouches for less, and a full disk must not end the replica.
+            // The older sync mark covers less, and a full disk must not end the replica.
             Err(error) if file::is_disk_full(&error) => {
                 tracing::warn!(%error, self.dir, "what was synced is not noted");
             }
@@ -383,7 +383,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Forgets the oldest segments beyond the bounds.
+    /// Removes the oldest segments beyond the limits.
     ///
     /// # Errors
     /// When a file cannot be removed.
@@ -409,13 +409,14 @@ impl Segments {
         Ok(())
     }
 
-    /// The number of the last record, or of what was skipped to.
+    /// The number of the last record, or the number that was skipped to.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.lock().last
     }
 
-    /// Everything after this number is here, apart from gaps inside; nothing if there is no file.
+    /// Everything after this number is present, apart from gaps inside; nothing if there is no
+    /// file.
     #[must_use]
     pub fn reaches_back_to(&self) -> Option<u64> {
         self.lock().segments.first().map(|segment| segment.after)
@@ -427,8 +428,8 @@ impl Segments {
     /// # Errors
     /// When a file cannot be read.
     pub fn read_from(&self, number: u64, max_bytes: usize) -> io::Result<RecordBatch> {
-        // Files are read without the lock, so that readers do not hold up the writer. What is
-        // removed or replaced meanwhile is looked up again.
+        // Files are read without the lock, so that readers do not hold up the writer. Segments that
+        // are removed or replaced in the meantime are looked up again.
         loop {
             let (list, last, rewritten) = {
                 let state = self.lock();
@@ -464,7 +465,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Returns whether there is room for more. `end` is the last number it can speak of.
+    /// Returns whether there is space for more. `end` is the last number it can contain.
     fn read_segment(
         &self,
         segment: &Segment,
@@ -493,7 +494,7 @@ impl Segments {
             if used > 0 {
                 continue;
             }
-            // Not even one: it is damaged here.
+            // The next record is damaged here.
             let (next, until) = self.next_sound(segment, offset, last, end, read.rewrites)?;
             if until > read.number && until > last + 1 && !read.cross_gap() {
                 return Ok(false);
@@ -503,7 +504,7 @@ impl Segments {
         Ok(true)
     }
 
-    /// Where what is sound goes on behind damage at `offset`, and with which number.
+    /// Where the next sound record begins behind damage at `offset`, and its number.
     fn next_sound(
         &self,
         segment: &Segment,
@@ -531,7 +532,7 @@ impl Segments {
         Ok((next, until))
     }
 
-    /// From `offset` on, at least one whole record.
+    /// Reads from `offset` on, at least one whole record.
     fn chunk(&self, path: &str, offset: u64, end: u64) -> io::Result<Vec<u8>> {
         let left = end - offset;
         let read = |length: u64| match self.disk.read_at(path, offset, length as usize) {
@@ -552,22 +553,22 @@ impl Segments {
     }
 
     fn lock(&self) -> MutexGuard<'_, SegmentsState> {
-        // A panic while the list was being changed: what it says of the files may be wrong.
+        // A panic while the list was being changed: it may no longer match the files.
         lock(&self.state)
     }
 }
 
-/// What a reader asked for and has so far.
+/// What a reader requested and has so far.
 struct ReadProgress {
     number: u64,
     bytes_left: usize,
-    /// How many segments had been written anew when it began.
+    /// How many segments had been rewritten when it began.
     rewrites: u64,
     batch: RecordBatch,
 }
 
 impl ReadProgress {
-    /// Goes on behind a gap, if nothing was read before it.
+    /// Continues behind a gap, if nothing was read before it.
     fn cross_gap(&mut self) -> bool {
         self.batch.has_gap |= self.batch.records.is_empty();
         self.batch.records.is_empty()

@@ -1,11 +1,11 @@
-//! What tests of this crate and of those above it share.
+//! Test helpers of this crate and of those that depend on it.
 
 use cellwright_store::{Disk, RealDisk};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder of its own that goes away with the test.
+/// A temporary folder that is removed with the test.
 pub struct TempFolder(pub PathBuf);
 
 impl Default for TempFolder {

@@ -1,12 +1,12 @@
-//! What tasks use at present, for readers. Agents say so with every poll; a replica keeps the last
-//! word of each of its own share, and asks the others for theirs when somebody wants to see it.
+//! Current usage of tasks, for readers. Agents report it with every poll; a replica keeps the last
+//! report of each agent that it polls, and asks the others for theirs on request.
 //!
-//! Soft and small: one sample a task. Nothing decides by it (reservations have estimates of their
-//! own, `cellwright_control::controller::reclaim`), so a replica that does not answer only leaves
-//! blanks.
+//! Soft state and small: one sample a task. No decision depends on it (reservations have estimates
+//! of their own, `cellwright_control::controller::reclaim`), so a replica that does not answer only
+//! leaves blanks.
 //!
-//! Rejected: usage in the replicated log. It changes with every poll of every machine, and whoever
-//! reads it wants the present, not a past that all replicas agree on.
+//! Rejected: usage in the replicated log. It changes with every poll of every machine, and its
+//! readers want the present, not a past that all replicas agree on.
 
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_api::internal::TaskUsage;
@@ -20,17 +20,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// What is older says nothing of the present.
+/// Older reports are not current.
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// How often others are asked while somebody looks, and how long they may take.
+/// How often others are asked while there are readers, and how long they may take.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the tasks of one machine used, as it travels between replicas.
+/// The usage of one machine's tasks, as it is sent between replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineUsage {
     pub machine: MachineId,
-    /// Milliseconds since its agent said so.
+    /// Milliseconds since its agent reported it.
     pub age: u64,
     pub tasks: Vec<TaskUsage>,
 }
@@ -40,11 +40,11 @@ struct MachineReport {
     at: Instant,
     /// Sorted by task.
     tasks: Arc<[TaskUsage]>,
-    /// Said to this replica, not to another that passed it on.
+    /// Reported to this replica, not to another that passed it on.
     is_local: bool,
 }
 
-/// One moment of it.
+/// Usage at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct UsageSnapshot(Arc<BTreeMap<MachineId, MachineReport>>);
 
@@ -69,7 +69,7 @@ impl UsageSnapshot {
     }
 }
 
-/// Where it is kept.
+/// Caches the latest reports.
 #[derive(Debug, Default)]
 pub struct UsageCache {
     snapshot: RwLock<UsageSnapshot>,
@@ -77,7 +77,7 @@ pub struct UsageCache {
 }
 
 impl UsageCache {
-    /// What an agent said.
+    /// Records an agent's report.
     pub fn record_report(&self, machine: MachineId, tasks: Vec<TaskUsage>) {
         self.insert(machine, Instant::now(), tasks, true);
     }
@@ -97,7 +97,7 @@ impl UsageCache {
         self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What agents said to this replica, for another one that asks.
+    /// What agents reported to this replica, for another one that asks.
     #[must_use]
     pub fn local_usage(&self) -> Vec<MachineUsage> {
         let usage = self.read();
@@ -120,7 +120,7 @@ impl UsageCache {
             .into_iter()
             .map(|(id, peer)| timeout(CALL_TIMEOUT, peers.call(id, peer, PeerCall::Usage)));
         for answer in join_all(calls).await {
-            // Whoever does not answer leaves blanks, which readers are shown as such.
+            // Replicas that do not answer leave blanks, and readers see them as such.
             let Ok(Ok(PeerAnswer::Usage(reports))) = answer else { continue };
             self.merge(reports);
         }
@@ -143,7 +143,7 @@ impl UsageCache {
         }
     }
 
-    /// Machines nobody speaks of any more.
+    /// Drops machines that are no longer reported.
     fn drop_stale(&self) {
         let mut held = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
         if held.0.values().any(|report| report.at.elapsed() >= MAX_AGE) {

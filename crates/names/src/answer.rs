@@ -1,4 +1,4 @@
-//! What is said to a question, as data: no packets here.
+//! Answers to DNS queries, as data: no packets here.
 //!
 //! | name | A, AAAA | SRV | TXT |
 //! |---|---|---|---|
@@ -6,10 +6,10 @@
 //! | `JOB.USER.CELL.SUFFIX` | machines of all healthy tasks | first port of each | size, health |
 //! | `_N._tcp.` in front of either | | port number N, from 0 (`_udp` too) | |
 //!
-//! Jobs have names until they are over, and so have their tasks: one that cannot be reached has no
-//! address, and its TXT record says how it stands. A name that has other names below it exists and
-//! has no records; everything else does not exist. Both are said with the cell's SOA, so that
-//! resolvers forget a "no" as fast as a "yes".
+//! Jobs have names until they are over, and so have their tasks: a task that cannot be reached has
+//! no address, and its TXT record has its status. A name that has other names below it exists and
+//! has no records; everything else does not exist. Both negative answers carry the cell's SOA
+//! record, so that resolvers forget a "no" as fast as a "yes".
 
 use crate::directory::{Directory, Endpoint};
 use crate::task_status::JobStatus;
@@ -18,7 +18,7 @@ use cellwright_cell::name::{JobKey, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Seconds an answer may be believed; promised to be at most 5.
+/// Seconds an answer may be cached; promised to be at most 5.
 pub const TTL_SECONDS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum RecordData {
     },
     /// `name=value` each.
     Text(Vec<String>),
-    /// The start of authority; its serial is the log index, cut to 32 bits.
+    /// The start of authority; its serial is the log index, truncated to 32 bits.
     Authority {
         serial: u32,
     },
@@ -57,21 +57,21 @@ pub enum RecordData {
 pub enum Answer {
     Records {
         answers: Vec<Record>,
-        /// What the asker will want to know next.
+        /// Records that the client will probably query next.
         additional: Vec<Record>,
-        /// There are more than were asked for.
+        /// There are more records than the limit.
         truncated: bool,
     },
-    /// The name exists and has nothing of that kind.
+    /// The name exists and has no records of that kind.
     NoData,
     NxDomain,
-    /// Not a name of this cell.
+    /// The name is outside this cell's zone.
     OutsideZone,
 }
 
-/// Answers for `name`, in lower case. `turn` says with which task to begin, so that askers who take
-/// the first answer do not all take the same. Of a job of thousands no more than `max` are told:
-/// whoever asks must not make us spell them all for a packet that holds a few.
+/// Answers for `name`, in lower case. `turn` selects the first task, so that clients that take the
+/// first answer do not all take the same one. Of a job of thousands, at most `max` tasks are in the
+/// answer: a query must not make us encode them all for a packet that holds a few.
 #[must_use]
 pub fn answer(
     directory: &Directory,
@@ -111,14 +111,14 @@ pub fn answer(
     }
 }
 
-/// The start of authority, which goes with every "no".
+/// The start of authority record, which goes with every negative answer.
 #[must_use]
 pub fn soa_record(directory: &Directory, zone: &Zone) -> Record {
     let serial = u32::try_from(directory.version() & u64::from(u32::MAX)).unwrap_or(0);
     Record { name: zone.origin().to_owned(), data: RecordData::Authority { serial } }
 }
 
-/// The tasks of a job that a name means: all, or one.
+/// The tasks that a name matches: all tasks of a job, or one.
 struct JobMatch<'a> {
     job: JobKey,
     tasks: &'a BTreeMap<u32, Endpoint>,
@@ -126,11 +126,12 @@ struct JobMatch<'a> {
     statuses: &'a JobStatus,
 }
 
-/// Of a job that nobody can reach.
+/// For a job without reachable tasks.
 static NO_ENDPOINTS: BTreeMap<u32, Endpoint> = BTreeMap::new();
 
 impl<'a> JobMatch<'a> {
-    /// In order, from the one whose turn it is. Nothing is copied: there may be thousands.
+    /// In order, beginning with the task selected by `turn`. Nothing is copied: there may be
+    /// thousands.
     fn rotated(&self, turn: usize) -> impl Iterator<Item = (u32, &'a Endpoint)> {
         let (from, end) = match self.only {
             Some(index) => (index, index),
@@ -143,7 +144,7 @@ impl<'a> JobMatch<'a> {
         whole().skip(by).chain(whole().take(by))
     }
 
-    /// How many there shall be and how they are; of one, how it stands.
+    /// The size of the job and the health of its tasks; for a single task, its status.
     fn txt_values(&self) -> Vec<String> {
         let size = self.statuses.size();
         match self.only.and_then(|index| self.statuses.task(index)) {
@@ -159,7 +160,7 @@ impl<'a> JobMatch<'a> {
     }
 }
 
-/// What `JOB.USER` or `INDEX.JOB.USER` means.
+/// The job or task that `JOB.USER` or `INDEX.JOB.USER` names.
 fn find_job<'a>(directory: &'a Directory, labels: &[&str]) -> Option<JobMatch<'a>> {
     let (index, job, user) = match labels {
         [job, user] => (None, job, user),
@@ -175,7 +176,7 @@ fn find_job<'a>(directory: &'a Directory, labels: &[&str]) -> Option<JobMatch<'a
     Some(JobMatch { job, tasks, only: index, statuses })
 }
 
-/// One spelling for each number: no sign, no leading zero.
+/// Each number has one spelling: no sign, no leading zero.
 fn parse_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
@@ -212,7 +213,7 @@ fn plain_answer(
         RecordKind::Any => true,
         _ => false,
     };
-    // Several tasks of a job may share a machine; an address is said once.
+    // Several tasks of a job may share a machine; each address is listed once.
     let mut seen = BTreeSet::new();
     let addresses = job.rotated(turn).map(|(_, endpoint)| endpoint.address);
     let mut different = addresses.filter(|address| wanted(address) && seen.insert(*address));
@@ -225,8 +226,8 @@ fn plain_answer(
     if answers.is_empty() {
         return Answer::NoData;
     }
-    let more = different.next().is_some();
-    Answer::Records { answers, additional: Vec::new(), truncated: more }
+    let truncated = different.next().is_some();
+    Answer::Records { answers, additional: Vec::new(), truncated }
 }
 
 fn service_answer(
@@ -255,8 +256,8 @@ fn service_answer(
     if answers.is_empty() {
         return Answer::NoData;
     }
-    let more = services.next().is_some();
-    Answer::Records { answers, additional, truncated: more }
+    let truncated = services.next().is_some();
+    Answer::Records { answers, additional, truncated }
 }
 
 #[cfg(test)]
@@ -280,7 +281,7 @@ mod tests {
         cell
     }
 
-    fn said(cell: &Cell, name: &str, kind: RecordKind, turn: usize) -> Vec<String> {
+    fn answer_lines(cell: &Cell, name: &str, kind: RecordKind, turn: usize) -> Vec<String> {
         match answer(&cell.directory, &zone(), name, kind, (turn, usize::MAX)) {
             Answer::Records { answers, .. } => answers
                 .into_iter()
@@ -299,21 +300,21 @@ mod tests {
     fn jobs_and_tasks_have_addresses() {
         let cell = cell();
         let check = |name: &str, kind, expected: &[&str]| {
-            assert_eq!(said(&cell, name, kind, 0), expected, "{name} {kind:?}");
+            assert_eq!(answer_lines(&cell, name, kind, 0), expected, "{name} {kind:?}");
         };
         check("web.ada.main.cell.internal.", RecordKind::A, &["10.0.0.1", "10.0.0.2"]);
         check("1.web.ada.main.cell.internal", RecordKind::A, &["10.0.0.2"]);
         check("web.ada.main.cell.internal", RecordKind::Aaaa, &["NoData"]);
         check("web.ada.main.cell.internal", RecordKind::Other, &["NoData"]);
         check("ada.main.cell.internal", RecordKind::A, &["NoData"]);
-        check("bob.main.cell.internal", RecordKind::A, &["NoName"]);
-        check("2.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
-        check("01.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
-        check("x.1.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
-        check("we\\.b.ada.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("bob.main.cell.internal", RecordKind::A, &["NxDomain"]);
+        check("2.web.ada.main.cell.internal", RecordKind::A, &["NxDomain"]);
+        check("01.web.ada.main.cell.internal", RecordKind::A, &["NxDomain"]);
+        check("x.1.web.ada.main.cell.internal", RecordKind::A, &["NxDomain"]);
+        check("we\\.b.ada.main.cell.internal", RecordKind::A, &["NxDomain"]);
         check("main.cell.internal", RecordKind::A, &["NoData"]);
         check("main.cell.internal", RecordKind::Soa, &[&format!("serial {}", cell.index)]);
-        check("web.ada.other.cell.internal", RecordKind::A, &["NotOurs"]);
+        check("web.ada.other.cell.internal", RecordKind::A, &["OutsideZone"]);
     }
 
     #[test]
@@ -321,24 +322,27 @@ mod tests {
         let mut cell = cell();
         let check = |cell: &Cell, name: &str, expected: &str| {
             let name = format!("{name}.main.cell.internal");
-            assert_eq!(said(cell, &name, RecordKind::Txt, 0), [expected], "{name}");
+            assert_eq!(answer_lines(cell, &name, RecordKind::Txt, 0), [expected], "{name}");
         };
         check(&cell, "web.ada", "size=2 healthy=2 ill=0");
         check(&cell, "1.web.ada", "state=running healthy=true");
         assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
         check(&cell, "web.ada", "size=2 healthy=1 ill=1");
-        // It has no address any more, and yet it is known how it stands.
+        // It has no address any more, and its status is still known.
         check(&cell, "1.web.ada", "state=stopping healthy=false");
-        assert_eq!(said(&cell, "1.web.ada.main.cell.internal", RecordKind::A, 0), ["NoData"]);
+        assert_eq!(
+            answer_lines(&cell, "1.web.ada.main.cell.internal", RecordKind::A, 0),
+            ["NoData"]
+        );
         cell.submit(job("late", 3, 0));
         check(&cell, "late.ada", "size=3 healthy=0 ill=0");
         check(&cell, "2.late.ada", "state=pending healthy=false");
-        check(&cell, "3.late.ada", "NoName");
+        check(&cell, "3.late.ada", "NxDomain");
         check(&cell, "_0._tcp.web.ada", "NoData");
-        let all = said(&cell, "0.web.ada.main.cell.internal", RecordKind::Any, 0);
+        let all = answer_lines(&cell, "0.web.ada.main.cell.internal", RecordKind::Any, 0);
         assert_eq!(all, ["10.0.0.1", "state=running healthy=true"]);
         cell.ok(Command::StopJob { job: key("late"), expect: None });
-        check(&cell, "late.ada", "NoName");
+        check(&cell, "late.ada", "NxDomain");
     }
 
     #[test]
@@ -349,15 +353,15 @@ mod tests {
         let line = |task: usize, port: usize| {
             format!("{} {task}.web.ada.main.cell.internal", ports[task][port])
         };
-        let srv = |name: &str| said(&cell, name, RecordKind::Srv, 0);
+        let srv = |name: &str| answer_lines(&cell, name, RecordKind::Srv, 0);
         assert_eq!(srv("web.ada.main.cell.internal"), [line(0, 0), line(1, 0)]);
         assert_eq!(srv("_1._tcp.web.ada.main.cell.internal"), [line(0, 1), line(1, 1)]);
         assert_eq!(srv("_1._udp.0.web.ada.main.cell.internal"), [line(0, 1)]);
         assert_eq!(srv("_2._tcp.web.ada.main.cell.internal"), ["NoData"]);
-        assert_eq!(srv("_x._tcp.web.ada.main.cell.internal"), ["NoName"]);
+        assert_eq!(srv("_x._tcp.web.ada.main.cell.internal"), ["NxDomain"]);
         assert_eq!(srv("_tcp.web.ada.main.cell.internal"), ["NoData"]);
         assert_eq!(srv("one.ada.main.cell.internal"), ["NoData"]);
-        let turned = said(&cell, "web.ada.main.cell.internal", RecordKind::Srv, 3);
+        let turned = answer_lines(&cell, "web.ada.main.cell.internal", RecordKind::Srv, 3);
         assert_eq!(turned, [line(1, 0), line(0, 0)]);
         let all = (0, usize::MAX);
         let web = "web.ada.main.cell.internal";
@@ -380,10 +384,10 @@ mod tests {
         ] {
             for turn in 0..3 {
                 let records = answer(&cell.directory, &zone(), web, kind, (turn, max));
-                let Answer::Records { answers, truncated: more, .. } = records else {
+                let Answer::Records { answers, truncated, .. } = records else {
                     panic!("{records:?}")
                 };
-                assert_eq!((answers.len(), more), (expected, left), "{kind:?} {max} {turn}");
+                assert_eq!((answers.len(), truncated), (expected, left), "{kind:?} {max} {turn}");
             }
         }
     }

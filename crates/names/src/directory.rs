@@ -1,10 +1,10 @@
-//! Which tasks can be reached, where, and on which ports.
+//! The directory: which tasks are reachable endpoints, on which machines and ports.
 //!
 //! A task has an address while it runs and is healthy on a machine that is up and has one; a task
-//! that was told to stop has none any more, so that traffic leaves before it does. How every task
-//! stands is said beside it ([`crate::standing`]). The
-//! directory is kept up to date from the events of each entry, at the price of the tasks that
-//! changed; rebuilt from the state it is the same, which is what the tests check.
+//! that is stopping has none any more, so that traffic leaves before it does. The status of every
+//! task is kept beside it ([`crate::task_status`]). The directory is kept up to date from the
+//! events of each entry, at the cost of the changed tasks only; rebuilt from the state it is the
+//! same, which is what the tests check.
 
 use crate::task_status::{JobStatus, JobStatuses};
 use cellwright_cell::event::{Event, EventKind};
@@ -17,14 +17,14 @@ use cellwright_cell::task::{Task, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// One task that can be talked to.
+/// A reachable task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub task: TaskId,
     pub attempt: u32,
     pub machine: MachineId,
     pub address: IpAddr,
-    /// As given to the task: those it insisted on, then those chosen for it.
+    /// The ports of the task: static ones first, then dynamic ones.
     pub ports: Vec<u16>,
 }
 
@@ -32,18 +32,18 @@ type Tasks = BTreeMap<u32, Endpoint>;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
-    /// Log index it stands at.
+    /// Log index of the directory's content.
     version: u64,
     /// Invariant: no job without an endpoint.
     jobs: BTreeMap<JobKey, Tasks>,
-    /// Where in `jobs` a task is.
+    /// Job and index of each task in `jobs`.
     task_locations: BTreeMap<TaskId, (JobKey, u32)>,
     machines: BTreeMap<MachineId, BTreeSet<TaskId>>,
     statuses: JobStatuses,
 }
 
 impl Directory {
-    /// What the state at log index `version` says.
+    /// The directory for the state at log index `version`.
     #[must_use]
     pub fn from_state(state: &State, version: u64) -> Directory {
         let statuses = JobStatuses::from_state(state);
@@ -54,7 +54,7 @@ impl Directory {
         directory
     }
 
-    /// Follows one entry: `events` are what it did, `state` is what it left.
+    /// Applies one entry: `events` are its events, `state` is the state after it.
     pub fn apply_events(&mut self, state: &State, events: &[Event], version: u64) {
         let (mut touched, mut jobs) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
@@ -90,7 +90,7 @@ impl Directory {
         self.jobs.iter()
     }
 
-    /// How a job and its tasks stand; nothing of one that is over.
+    /// The status of a job and its tasks; `None` for a job that is over.
     #[must_use]
     pub fn job_status(&self, job: &JobKey) -> Option<&JobStatus> {
         self.statuses.job(job)
@@ -143,11 +143,11 @@ pub fn endpoints_of(state: &State, job: &JobKey) -> BTreeMap<u32, Endpoint> {
     found.collect()
 }
 
-/// How large a job is and how well its tasks are: who balances load over 3 endpoints needs to know
-/// whether there should be 10.
+/// The size of a job and the health of its tasks: a client that balances load over 3 endpoints
+/// needs to know whether there should be 10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobSize {
-    /// Tasks the job shall have.
+    /// Tasks that the job should have.
     pub tasks: u32,
     /// Running and healthy.
     pub healthy: u32,

@@ -1,4 +1,4 @@
-//! The directory for programs that would rather not speak DNS: Prometheus' HTTP service discovery.
+//! Service discovery without DNS: Prometheus' HTTP service discovery.
 //!
 //! <https://prometheus.io/docs/prometheus/latest/http_sd/>: a list of groups, each with targets and
 //! labels. One group for each port of each task, so that relabelling can choose by port number.
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// What Prometheus calls labels that only relabelling sees.
+/// The prefix of labels that Prometheus shows to relabelling only.
 const META_LABEL_PREFIX: &str = "__meta_cellwright_";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -20,7 +20,7 @@ pub struct TargetGroup {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Every port of every healthy task of the jobs whose labels are wanted.
+/// Every port of every healthy task of the jobs with matching labels.
 #[must_use]
 pub fn prometheus_targets(
     directory: &Directory,
@@ -63,7 +63,7 @@ pub fn prometheus_targets(
     groups
 }
 
-/// Prometheus has letters, digits and `_` in names of labels.
+/// Prometheus allows letters, digits and `_` in label names.
 fn prometheus_label(label: &str) -> String {
     label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

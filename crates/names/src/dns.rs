@@ -1,15 +1,15 @@
-//! The DNS server: packets in, packets out. What is said is decided in [`crate::answer`].
+//! The DNS server: packets in, packets out. The content of answers is decided in [`crate::answer`].
 //!
 //! Authoritative for the cell's zone and nothing else; it neither recurses nor forwards. Answers
-//! over UDP are cut to what the asker can take, at most 1232 bytes, with the flag that makes
-//! resolvers ask again over TCP. Who asks for everything there is, or for more than its share, gets
-//! the flag alone: a packet with a wrong sender must not become a long one to a victim
-//! ([`crate::rate_limiter`]). What a question can cost us is bounded before anything is spelt.
+//! over UDP are truncated to what the client can take, at most 1232 bytes, with the TC flag that
+//! makes resolvers retry over TCP. A client that queries for all records, or exceeds its rate
+//! limit, gets the flag alone: a packet with a spoofed sender must not become a long one to a
+//! victim ([`crate::rate_limiter`]). The cost of a query is bounded before anything is encoded.
 
 pub mod packet;
 
 use crate::answer::{
-    Answer, Record as Said, RecordData, RecordKind, TTL_SECONDS, answer, soa_record,
+    Answer, Record as AnswerRecord, RecordData, RecordKind, TTL_SECONDS, answer, soa_record,
 };
 use crate::rate_limiter::RateLimiter;
 use crate::shared_directory::SharedDirectory;
@@ -36,24 +36,24 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-/// What goes through any network without being broken up.
+/// What passes any network without fragmentation.
 const MAX_UDP: u16 = 1232;
 const MIN_UDP: u16 = 512;
-/// How long a TCP connection may say nothing.
+/// How long a TCP connection may be idle.
 const TCP_IDLE: Duration = Duration::from_secs(10);
-/// Answers on their way on one TCP connection.
+/// Answers in flight on one TCP connection.
 const TCP_QUEUE: usize = 16;
-/// Records spelt for an answer over UDP: more than a packet of 1232 bytes holds.
+/// Records encoded for an answer over UDP: more than a packet of 1232 bytes holds.
 const MAX_UDP_RECORDS: usize = 80;
-/// And over TCP, where an answer ends at 64 KiB. Of a larger job each asker is told a part,
-/// beginning with another task.
+/// And over TCP, where an answer ends at 64 KiB. Of a larger job each client gets a part, beginning
+/// with another task.
 const MAX_TCP_RECORDS: usize = 1000;
-/// Full answers over UDP that a network gets in a second. Answers live for [`TTL_SECONDS`] seconds, so a
-/// resolver needs one for each name it is asked for.
+/// Full answers over UDP that a network gets in a second. Answers live for [`TTL_SECONDS`] seconds,
+/// so a resolver needs one for each name it is queried for.
 const MAX_ANSWERS_PER_SECOND: u32 = 300;
-/// Questions in work at a time; what is beyond is not answered, and asked again.
+/// Queries handled concurrently; those beyond are not answered, and clients retry.
 const MAX_CONCURRENT_QUERIES: usize = 512;
-/// EDNS as we speak it.
+/// The EDNS version that we speak.
 const EDNS_VERSION: u8 = 0;
 
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ pub struct ListenError {
 pub struct DnsServer {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    /// One for each listener: the library says that one has ended when all have.
+    /// One for each listener: the library ends its server only when all listeners have ended.
     serving: [JoinHandle<()>; 2],
 }
 
@@ -79,10 +79,10 @@ impl Drop for DnsServer {
 
 impl DnsServer {
     /// Listens on UDP and TCP; a listener that fails is the `supervisor`'s affair. `is_over`: names
-    /// are not kept up to date any more, so that resolvers had better ask another server.
+    /// are no longer kept up to date, so resolvers should use another server.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// When the address cannot be bound.
     pub async fn start(
         listen: SocketAddr,
         names: SharedDirectory,
@@ -101,7 +101,7 @@ impl DnsServer {
     ) -> Result<DnsServer, ListenError> {
         let failed = |why| ListenError { address: listen, why };
         let tcp = TcpListener::bind(listen).await.map_err(failed)?;
-        // With port 0 the system chose one, and both must have the same.
+        // With port 0 the system chose one, and both listeners must have the same.
         let address = tcp.local_addr().map_err(failed)?;
         let udp = UdpSocket::bind(address).await.map_err(failed)?;
         let shared = SharedHandler(Arc::new(handler));
@@ -121,17 +121,17 @@ impl DnsServer {
         self.address
     }
 
-    /// Stops listening and waits for what is being answered.
+    /// Stops listening and waits for the answers in flight.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         for serving in &mut self.serving {
-            // That it failed was said where it did.
+            // Its failure was reported where it happened.
             let _ = serving.await;
         }
     }
 }
 
-/// Answers until it is told to stop. A listener that ends before is missed by everybody who asks.
+/// Answers until it is stopped. A listener that ends earlier is a failure: clients depend on it.
 async fn serve(
     mut server: Server<SharedHandler>,
     mut stopped: watch::Receiver<bool>,
@@ -151,7 +151,7 @@ async fn serve(
     }
 }
 
-/// What both listeners answer with.
+/// The handler that both listeners share.
 #[derive(Clone)]
 struct SharedHandler(Arc<Handler>);
 
@@ -166,18 +166,18 @@ struct Handler {
     query_slots: Semaphore,
 }
 
-/// What the library calls an answer on its way out.
+/// The library's type of an outgoing response.
 type Outgoing<'a> =
     MessageResponse<'a, 'a, Iter<'a, Record>, Iter<'a, Record>, Iter<'a, Record>, Iter<'a, Record>>;
 
-/// An answer in the library's words.
+/// A response in the library's types.
 struct Reply {
     code: ResponseCode,
     authoritative: bool,
     answers: Vec<Record>,
     additional: Vec<Record>,
     authority: Vec<Record>,
-    /// There is more to be had over TCP.
+    /// There are more records over TCP.
     truncated: bool,
 }
 
@@ -187,7 +187,7 @@ impl Reply {
         Reply { code, authoritative: false, answers, additional, authority, truncated: false }
     }
 
-    /// Nothing but that it is to be asked over TCP.
+    /// An empty answer with the flag to retry over TCP.
     fn retry_over_tcp() -> Reply {
         Reply { authoritative: true, truncated: true, ..Reply::error(ResponseCode::NoError) }
     }
@@ -216,8 +216,8 @@ impl Reply {
         encoded.is_ok_and(|info| !info.truncation)
     }
 
-    /// Leaves out what does not fit; whether an asker misses something by it. Left to the library,
-    /// what is written last goes first, and that is what says which extensions we speak.
+    /// Drops records that do not fit; returns whether the client misses any. The library would drop
+    /// what is encoded last, which is the record with our EDNS version.
     fn truncate(&mut self, fits: impl Fn(&Reply) -> bool) -> bool {
         if fits(self) {
             return false;
@@ -226,8 +226,8 @@ impl Reply {
         if fits(self) {
             return false;
         }
-        // Halves that fit are kept and what is between them and the end halved again, so that each
-        // record is moved a few times and none is copied.
+        // Halves that fit are kept and the rest is halved again, so that each record is moved a few
+        // times and none is copied.
         let mut rest = std::mem::take(&mut self.answers);
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().div_ceil(2));
@@ -265,9 +265,10 @@ impl RequestHandler for SharedHandler {
             edns
         });
         let too_new = request.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION);
-        let mut reply = match too_new {
-            true => Reply::error(ResponseCode::BADVERS),
-            false => handler.reply_or_refuse(request),
+        let mut reply = if too_new {
+            Reply::error(ResponseCode::BADVERS)
+        } else {
+            handler.reply_or_refuse(request)
         };
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.response_code = reply.code;
@@ -279,7 +280,8 @@ impl RequestHandler for SharedHandler {
         };
         let fits = |reply: &Reply| reply.fits(&request.queries, edns.as_ref(), metadata, max_size);
         let is_cut = reply.truncate(fits) || reply.truncated;
-        // Over TCP there is nobody left to ask, and resolvers take the flag for a failure.
+        // Over TCP there is no larger transport to retry, and resolvers take the flag for a
+        // failure.
         metadata.truncation = is_cut && request.protocol() == Protocol::Udp;
         let message = reply.message(&request.queries, edns.as_ref(), metadata);
         match response.send_response(message).await {
@@ -293,22 +295,23 @@ impl RequestHandler for SharedHandler {
 }
 
 impl Handler {
-    fn new(names: SharedDirectory, zone: Zone, allowance: u32, is_over: IsOver) -> Handler {
-        let rate_limiter = Mutex::new(RateLimiter::new(allowance));
+    fn new(names: SharedDirectory, zone: Zone, max_answers: u32, is_over: IsOver) -> Handler {
+        let rate_limiter = Mutex::new(RateLimiter::new(max_answers));
         let query_slots = Semaphore::new(MAX_CONCURRENT_QUERIES);
         Handler { names, zone, is_over, rate_limiter, started: Instant::now(), query_slots }
     }
 
-    /// Whether the asker gets a full answer to this kind of question.
+    /// Whether the client gets a full answer to this kind of query.
     fn allows(&self, request: &Request, kind: RecordKind) -> bool {
         if request.protocol() != Protocol::Udp {
             return true;
         }
-        let mut allowance = self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        kind != RecordKind::Any && allowance.try_acquire(request.src().ip(), self.started.elapsed())
+        let mut rate_limiter = self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        kind != RecordKind::Any
+            && rate_limiter.try_acquire(request.src().ip(), self.started.elapsed())
     }
 
-    /// Whoever asked is told to ask another server; nobody else notices.
+    /// On failure the client is told to use another server; no other client is affected.
     fn reply_or_refuse(&self, request: &Request) -> Reply {
         catch_panic(|| self.reply(request)).unwrap_or_else(|panicked| {
             note_handler_panic();
@@ -332,7 +335,7 @@ impl Handler {
         let name = info.query.name().to_string().to_ascii_lowercase();
         let kind = record_kind(info.query.query_type());
         if self.zone.relative_labels(&name).is_some() {
-            // Resolvers ask the next server; an old address would be taken for the truth.
+            // Resolvers try the next server; an old address would be taken for the truth.
             if (self.is_over)() {
                 return Reply::error(ResponseCode::ServFail);
             }
@@ -367,7 +370,7 @@ fn record_kind(kind: RecordType) -> RecordKind {
     }
 }
 
-fn to_reply(answer: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError> {
+fn to_reply(answer: Answer, soa: &AnswerRecord, zone: &Zone) -> Result<Reply, ProtoError> {
     let no = |code| -> Result<Reply, ProtoError> {
         let authority = vec![to_dns_record(soa, zone)?];
         Ok(Reply { authoritative: true, authority, ..Reply::error(code) })
@@ -376,9 +379,9 @@ fn to_reply(answer: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError
         Answer::OutsideZone => Ok(Reply::error(ResponseCode::Refused)),
         Answer::NxDomain => no(ResponseCode::NXDomain),
         Answer::NoData => no(ResponseCode::NoError),
-        Answer::Records { answers, additional, truncated: more } => Ok(Reply {
+        Answer::Records { answers, additional, truncated } => Ok(Reply {
             authoritative: true,
-            truncated: more,
+            truncated,
             answers: answers.iter().map(|r| to_dns_record(r, zone)).collect::<Result<_, _>>()?,
             additional: additional
                 .iter()
@@ -389,7 +392,7 @@ fn to_reply(answer: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError
     }
 }
 
-fn to_dns_record(dns_record: &Said, zone: &Zone) -> Result<Record, ProtoError> {
+fn to_dns_record(dns_record: &AnswerRecord, zone: &Zone) -> Result<Record, ProtoError> {
     let data = match &dns_record.data {
         RecordData::Address(IpAddr::V4(address)) => RData::A(A(*address)),
         RecordData::Address(IpAddr::V6(address)) => RData::AAAA(AAAA(*address)),
@@ -398,14 +401,14 @@ fn to_dns_record(dns_record: &Said, zone: &Zone) -> Result<Record, ProtoError> {
         RecordData::Authority { serial } => {
             let ttl = i32::try_from(TTL_SECONDS).unwrap_or(1);
             let origin = fqdn(zone.origin())?;
-            let person = origin.prepend_label("hostmaster")?;
-            RData::SOA(SOA::new(origin, person, *serial, ttl, ttl, ttl, TTL_SECONDS))
+            let mailbox = origin.prepend_label("hostmaster")?;
+            RData::SOA(SOA::new(origin, mailbox, *serial, ttl, ttl, ttl, TTL_SECONDS))
         }
     };
     Ok(Record::from_rdata(fqdn(&dns_record.name)?, TTL_SECONDS, data))
 }
 
-/// A name that ends here.
+/// A fully qualified name.
 fn fqdn(text: &str) -> Result<Name, ProtoError> {
     let mut name = Name::from_ascii(text)?;
     name.set_fqdn(true);

@@ -1,14 +1,14 @@
-//! Names (B14): where the tasks of a job are, for programs that want to talk to them.
+//! Service discovery (B14): the endpoints of the tasks of a job, by DNS and for Prometheus.
 //!
 //! ```text
-//!   state + events ──► directory, standing ──► answer ──► DNS (UDP, TCP)
+//!   state + events ──► directory, task_status ──► answer ──► DNS (UDP, TCP)
 //!                          └───────► discovery: lookups, Prometheus
 //! ```
 //!
-//! The directory is a fold of the cell's own log ([`directory`]): what it says at an index is a
+//! The directory is a fold of the cell's own log ([`directory`]): its content at an index is a
 //! function of the state at that index, so every replica gives the same answers, and a record goes
-//! with the entry in which its task stopped being healthy. Nothing is registered by tasks
-//! themselves: what registers has to be trusted to sign off, and what crashes does not.
+//! with the entry in which its task stopped being healthy. Tasks do not register themselves: a task
+//! that registers has to be trusted to deregister, and one that crashes does not.
 
 pub mod answer;
 pub mod directory;

@@ -1,18 +1,18 @@
-//! How many full answers a network gets over UDP in a second.
+//! Rate limit of full DNS answers over UDP, per network and second.
 //!
-//! Who sent a packet is what the packet says. Somebody who names a victim as the sender can have a
-//! short question answered with a long packet, sent to that victim. So beyond its allowance a
-//! network is told "ask over TCP" in a packet as short as the question, which is no use to an
-//! attacker and little trouble to an honest resolver.
+//! The sender's address in a packet can be spoofed: with a victim's address as the sender, a short
+//! query causes a long answer to that victim (DNS amplification). So beyond its limit a network is
+//! told "retry over TCP" in a packet as short as the query, which is no use to an attacker and
+//! little trouble to an honest resolver.
 //!
-//! Networks share a table of fixed size by a hash of their address. Two that meet in a row share an
-//! allowance, and lose nothing but a detour over TCP. Rejected: a row for each network, which a
-//! flood of made-up senders would fill.
+//! Networks share a table of fixed size by a hash of their address. Two that share a bucket share a
+//! limit, and lose nothing but a detour over TCP. Rejected: a bucket for each network, which a
+//! flood of spoofed senders would fill.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Rows of the table.
+/// Buckets of the table.
 const BUCKETS: usize = 4096;
 
 #[derive(Clone, Copy, Default)]
@@ -27,12 +27,12 @@ pub(crate) struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// `max_per_second` answers a second for each network.
+    /// Allows `max_per_second` answers a second for each network.
     pub(crate) fn new(max_per_second: u32) -> RateLimiter {
         RateLimiter { buckets: vec![Bucket::default(); BUCKETS], max_per_second }
     }
 
-    /// Whether the network of `client` may have one more. `now` only ever moves forward.
+    /// Whether the network of `client` may have one more answer. `now` never moves backwards.
     pub(crate) fn try_acquire(&mut self, client: IpAddr, now: Duration) -> bool {
         let row = &mut self.buckets[bucket_of(network(client))];
         if row.second != now.as_secs() {
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn a_network_has_its_share_of_every_second_and_no_other_network_s() {
-        let mut allowance = RateLimiter::new(2);
+        let mut limiter = RateLimiter::new(2);
         let mut take = |address: &str, millis| {
-            allowance.try_acquire(address.parse().unwrap(), Duration::from_millis(millis))
+            limiter.try_acquire(address.parse().unwrap(), Duration::from_millis(millis))
         };
         assert!(take("10.0.0.1", 1000) && take("10.0.0.2", 1500));
         assert!(!take("10.0.0.3", 1900), "the same network");

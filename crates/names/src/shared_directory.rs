@@ -1,4 +1,4 @@
-//! The directory as the parts of a process share it: one follows the log, many ask.
+//! The directory as shared within a process: one writer follows the log, many readers query.
 
 use crate::directory::Directory;
 use cellwright_cell::event::Event;
@@ -21,14 +21,14 @@ impl Default for SharedDirectory {
 }
 
 impl SharedDirectory {
-    /// Starts from a state: a snapshot, a restart.
+    /// Replaces the content with that of a state: after a snapshot, at a restart.
     pub fn reset(&self, state: &State, index: u64) {
         let fresh = Directory::from_state(state, index);
         *self.directory.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         self.version.send_replace(index);
     }
 
-    /// Follows one entry of the log.
+    /// Applies one entry of the log.
     pub fn apply_events(&self, state: &State, events: &[Event], index: u64) {
         let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
         directory.apply_events(state, events, index);
@@ -36,12 +36,12 @@ impl SharedDirectory {
         self.version.send_replace(index);
     }
 
-    /// Looks without copying. Keep it short: entries wait meanwhile.
+    /// Reads without copying. Keep it short: entries wait meanwhile.
     pub fn read<T>(&self, read: impl FnOnce(&Directory) -> T) -> T {
         read(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells the log index whenever it moves.
+    /// Notifies of the log index whenever it moves.
     #[must_use]
     pub fn versions(&self) -> watch::Receiver<u64> {
         self.version.subscribe()

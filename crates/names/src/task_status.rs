@@ -1,9 +1,10 @@
-//! How large jobs are and how their tasks stand, for those who ask by name.
+//! The size of jobs and the status of their tasks, by name.
 //!
-//! Who finds three addresses needs to know whether there should be ten, and who finds none whether
-//! the job is gone or only ill: so every job of tasks that is not over is here, with every task of
-//! it, reached or not. Kept up to date like the directory, at the price of what changed: counting a
-//! job's tasks for each question would let a stranger make us count thousands.
+//! A client that finds three addresses needs to know whether there should be ten, and one that
+//! finds none whether the job is gone or only unhealthy: so every job of tasks that is not over is
+//! here, with every one of its tasks, reachable or not. Kept up to date like the directory, at the
+//! cost of the changes only: counting a job's tasks for each query would let any client make us
+//! count thousands.
 
 use crate::directory::JobSize;
 use cellwright_cell::id::{JobId, TaskId};
@@ -14,7 +15,7 @@ use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a task stands.
+/// The status of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
     pub state: &'static str,
@@ -45,7 +46,7 @@ impl TaskStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStatus {
     tasks: BTreeMap<u32, (TaskId, TaskStatus)>,
-    /// Invariant: counts those of `tasks` that the job shall have.
+    /// Invariant: counts those of `tasks` that the job should have.
     size: JobSize,
 }
 
@@ -66,8 +67,8 @@ impl JobStatus {
         }
         let all = || self.tasks.range(..tasks).map(|(_, (_, status))| status);
         let healthy = all().filter(|status| status.healthy).count() as u32;
-        let ill = all().filter(|status| status.unhealthy).count() as u32;
-        self.size = JobSize { tasks, healthy, unhealthy: ill };
+        let unhealthy = all().filter(|status| status.unhealthy).count() as u32;
+        self.size = JobSize { tasks, healthy, unhealthy };
     }
 
     fn insert(&mut self, index: u32, id: TaskId, status: TaskStatus) {
@@ -92,7 +93,7 @@ impl JobStatus {
 pub struct JobStatuses {
     jobs: BTreeMap<JobKey, JobStatus>,
     keys: BTreeMap<JobId, JobKey>,
-    /// Where in `jobs` a task is.
+    /// Job and index of each task in `jobs`.
     task_locations: BTreeMap<TaskId, (JobKey, u32)>,
 }
 
@@ -106,9 +107,9 @@ impl JobStatuses {
         statuses
     }
 
-    /// Looks again at these.
+    /// Reads these jobs and tasks again.
     pub fn refresh(&mut self, state: &State, jobs: &BTreeSet<JobId>, tasks: &BTreeSet<TaskId>) {
-        // All that go before any that comes: a name passes from one row to another.
+        // Removals before additions: a name passes from one row to another.
         for id in jobs {
             let now = live_job(state, *id).map(|(key, _)| key);
             if self.keys.get(id) != now.as_ref() {

@@ -1,4 +1,4 @@
-//! A small cell to look things up in: every command goes through the real state machine, and the
+//! A small cell for name lookups: every command goes through the real state machine, and the
 //! directory follows.
 
 use crate::directory::Directory;
@@ -65,7 +65,7 @@ impl Cell {
         cell
     }
 
-    /// Applies it as an entry of its own; whether it was accepted.
+    /// Applies the command as an entry of its own; returns whether it was accepted.
     pub(crate) fn try_apply(&mut self, command: Command) -> bool {
         self.index += 1;
         let requests = vec![Request::from_default_sender(command, &self.state)];
@@ -90,7 +90,7 @@ impl Cell {
         self.state.jobs().get(job).unwrap().tasks[index]
     }
 
-    /// Puts a pending task on a machine; whether it fits there.
+    /// Puts a pending task on a machine; returns whether it fits there.
     pub(crate) fn place_task(&mut self, task: TaskId, machine: MachineId) -> bool {
         let Some(candidate) = fit::Candidate::of(&self.state, task) else { return false };
         let Some(row) = self.state.machines().get(machine) else { return false };
@@ -103,7 +103,7 @@ impl Cell {
         self.try_apply(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }))
     }
 
-    /// What the task's machine says of it; whether anybody listens.
+    /// Reports an observation of the task by its machine; returns whether it was accepted.
     pub(crate) fn report(&mut self, task: TaskId, observed: Observed) -> bool {
         let Some(row) = self.state.tasks().get(task) else { return false };
         let (attempt, Some(machine)) = (row.attempt, row.machine()) else { return false };

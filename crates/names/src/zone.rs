@@ -1,4 +1,4 @@
-//! The part of the domain name space that a cell has: `CELL.SUFFIX`.
+//! The DNS zone of a cell: `CELL.SUFFIX`.
 //!
 //! A task is `INDEX.JOB.USER.CELL.SUFFIX`, a job `JOB.USER.CELL.SUFFIX`. Names of users and jobs
 //! are DNS labels from the start (`cellwright_cell::name`), so nothing needs escaping.
@@ -70,8 +70,8 @@ impl Zone {
         format!("{index}.{}", self.job(job))
     }
 
-    /// The labels in front of the origin, or nothing for a name that is not ours. `name` is in
-    /// lower case and may end with a dot.
+    /// The labels in front of the origin, or `None` for a name outside the zone. `name` is in lower
+    /// case and may end with a dot.
     #[must_use]
     pub fn relative_labels<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
         let name = name.strip_suffix('.').unwrap_or(name);
@@ -84,7 +84,7 @@ impl Zone {
 }
 
 impl Default for Zone {
-    /// Of a cell that nobody named.
+    /// The zone of a cell without a name.
     fn default() -> Zone {
         Zone { origin: format!("cell.{DEFAULT_SUFFIX}"), cell: "cell".into() }
     }

@@ -1,7 +1,7 @@
-//! A folder becomes a package.
+//! Builds a package from a folder.
 //!
-//! Modes are what version control keeps of them, executable or not: with the rest, the same sources
-//! checked out under two umasks would be two packages.
+//! Of the modes only what version control keeps is used, executable or not: with the rest, the same
+//! sources checked out under two umasks would be two packages.
 
 use crate::digest::PackageDigest;
 use crate::error::{PackageError, at};
@@ -25,10 +25,11 @@ pub struct Built {
     pub content: u64,
 }
 
-/// Writes what is in `folder` as a package to `target`, which is replaced once all is well.
+/// Writes the content of `folder` as a package to `target`, which is replaced once the package is
+/// complete.
 ///
 /// # Errors
-/// When something in the folder cannot be read or has no place in a package.
+/// When something in the folder cannot be read or is not allowed in a package.
 pub fn build(folder: &Path, target: &Path) -> Result<Built, PackageError> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(parts.count(), 0);
     }
 
-    /// The digest is a promise to everybody who has written it into a job.
+    /// Jobs that name the digest rely on it.
     #[test]
     fn the_digest_of_a_folder_never_changes() {
         let folder = Folder::new();

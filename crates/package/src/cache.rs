@@ -1,12 +1,13 @@
-//! The packages on a machine: bounded, shared, and as good after a crash as before.
+//! The package cache of a machine: bounded, shared, and consistent after a crash.
 //!
-//! A package is here twice, as its file for other machines to fetch from and as a folder for tasks
-//! to run from. Both come into being under other names and are moved to their own when they are
-//! whole and synced, the file last; so the disk itself says what is here, and there is no index
-//! that could disagree with it. What a crash cut short is removed at the next start.
+//! A package is stored twice, as its file for other machines to fetch and as a folder for tasks to
+//! run from. Both are created under temporary names and moved to their own when they are complete
+//! and synced, the file last; so the disk itself tells what is cached, and there is no index that
+//! could disagree with it. What a crash cut short is removed at the next start.
 //!
-//! Who needs a package holds a [`PinnedAuthority`]; what nobody holds goes when room is needed, longest
-//! unused first. Any number of tasks that want one package wait for one fetch.
+//! A task that needs a package holds a [`Pinned`]; packages that are not pinned are evicted when
+//! space is needed, least recently used first. Any number of tasks that want one package wait for
+//! one fetch.
 
 mod disk;
 mod fetch;
@@ -35,20 +36,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use transfer_stats::{Arrival, Totals};
 
-/// How a cache behaves.
+/// The configuration of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
     /// Bytes of files and folders together.
     pub most_bytes: u64,
     pub limits: Limits,
-    /// Requests that one source is asked at a time.
+    /// Most concurrent requests to one source.
     pub max_requests_per_source: usize,
-    /// What one request may take.
+    /// Timeout of one request.
     pub request_timeout: Duration,
-    /// How long a source that gave wrong bytes is not asked again.
+    /// How long a source that served corrupt bytes is not asked again.
     pub shun_duration: Duration,
     /// Different on every machine, so that machines that fetch the same package at the same time
-    /// begin at different chunks and have something to give each other.
+    /// begin at different chunks and have something to serve each other.
     pub salt: u64,
 }
 
@@ -79,13 +80,13 @@ pub enum ObtainError {
 }
 
 impl ObtainError {
-    /// Whether asking again later may help: nobody gave it, which says nothing of the package.
+    /// Whether a retry later may help: no source served it, which says nothing about the package.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, ObtainError::Fetch { why, .. } if why.is_retryable())
     }
 
-    /// Whether there was nobody to ask, which says less than any other error.
+    /// Whether there was no source at all, which says less than any other error.
     #[must_use]
     pub fn is_no_source(&self) -> bool {
         let ObtainError::Fetch { why, .. } = self else { return false };
@@ -93,21 +94,21 @@ impl ObtainError {
     }
 }
 
-/// One package that is here.
+/// One cached package.
 struct CachedPackage {
-    /// What it takes on disk.
+    /// Its size on disk.
     bytes: u64,
     pins: usize,
     last_use: u64,
-    /// Its file is not what it should be; it runs what runs and is given to nobody.
+    /// Its file is corrupt; tasks that run from it go on, and it is not served to others.
     damaged: bool,
-    /// How it came; unknown of what was here at the start.
+    /// How it was fetched; unknown for packages that were cached at the start.
     arrival: Option<Arrival>,
 }
 
 type FetchOutcome = Option<Result<Pinned, ObtainError>>;
 
-/// A package on its way here.
+/// A package that is being fetched.
 struct InFlightFetch {
     outcome_rx: watch::Receiver<FetchOutcome>,
     partial: Arc<Partial>,
@@ -118,7 +119,7 @@ struct InFlightFetch {
 struct CacheState {
     packages: BTreeMap<PackageDigest, CachedPackage>,
     in_flight: BTreeMap<PackageDigest, InFlightFetch>,
-    /// Counts uses, for the order of the longest unused.
+    /// Counts uses, for the order of the least recently used.
     use_counter: u64,
     shunned: BTreeMap<String, Instant>,
     fetched: Totals,
@@ -126,34 +127,35 @@ struct CacheState {
 
 impl CacheState {
     fn used_bytes(&self) -> u64 {
-        let held: u64 = self.packages.values().map(|held| held.bytes).sum();
-        held + self.in_flight.values().map(|flight| flight.reserved).sum::<u64>()
+        let cached: u64 = self.packages.values().map(|cached| cached.bytes).sum();
+        cached + self.in_flight.values().map(|flight| flight.reserved).sum::<u64>()
     }
 
     fn pinned_bytes(&self) -> u64 {
-        let pinned = self.packages.values().filter(|held| held.pins > 0);
+        let pinned = self.packages.values().filter(|cached| cached.pins > 0);
         let in_flight_bytes = self.in_flight.values().map(|flight| flight.reserved);
-        pinned.map(|held| held.bytes).chain(in_flight_bytes).sum()
+        pinned.map(|cached| cached.bytes).chain(in_flight_bytes).sum()
     }
 
     fn touch(&mut self, digest: PackageDigest) {
         self.use_counter += 1;
-        if let Some(held) = self.packages.get_mut(&digest) {
-            held.last_use = self.use_counter;
+        if let Some(cached) = self.packages.get_mut(&digest) {
+            cached.last_use = self.use_counter;
         }
     }
 
-    /// What has to go for `needed` more bytes, longest unused first.
+    /// The packages to evict for `needed` more bytes, least recently used first.
     fn choose_evictions(&self, needed: u64, most: u64) -> Option<Vec<PackageDigest>> {
         let mut over = (self.used_bytes() + needed).saturating_sub(most);
-        let mut idle: Vec<_> = self.packages.iter().filter(|(_, held)| held.pins == 0).collect();
-        idle.sort_by_key(|(_, held)| held.last_use);
+        let mut idle: Vec<_> =
+            self.packages.iter().filter(|(_, cached)| cached.pins == 0).collect();
+        idle.sort_by_key(|(_, cached)| cached.last_use);
         let mut out = Vec::new();
-        for (digest, held) in idle {
+        for (digest, cached) in idle {
             if over == 0 {
                 break;
             }
-            over = over.saturating_sub(held.bytes);
+            over = over.saturating_sub(cached.bytes);
             out.push(*digest);
         }
         (over == 0).then_some(out)
@@ -164,7 +166,7 @@ struct Shared {
     disk: Disk,
     config: CacheConfig,
     state: Mutex<CacheState>,
-    /// Bytes given to others.
+    /// Bytes served to others.
     bytes_served: AtomicU64,
 }
 
@@ -180,7 +182,7 @@ pub struct Cache {
     shared: Arc<Shared>,
 }
 
-/// A package in use. It stays here as long as one of these does.
+/// A package in use. It stays cached as long as one of these lives.
 #[derive(Clone)]
 pub struct Pinned {
     guard: Arc<PinGuard>,
@@ -215,8 +217,8 @@ impl Drop for PinGuard {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
         inner.touch(self.digest);
-        if let Some(held) = inner.packages.get_mut(&self.digest) {
-            held.pins = held.pins.saturating_sub(1);
+        if let Some(cached) = inner.packages.get_mut(&self.digest) {
+            cached.pins = cached.pins.saturating_sub(1);
         }
         drop(inner);
         self.shared.disk.touch_mtime(self.digest);
@@ -224,8 +226,8 @@ impl Drop for PinGuard {
 }
 
 impl Cache {
-    /// Finds what is on disk and removes what a crash left behind. What is beyond the bound stays
-    /// until room is needed or [`Cache::trim`] is called: tasks that outlived the agent run from
+    /// Scans the disk and removes what a crash left behind. Packages beyond the bound stay until
+    /// space is needed or [`Cache::trim`] is called: tasks that outlived the agent run from
     /// packages here, and only their adopters know which.
     ///
     /// # Errors
@@ -236,23 +238,23 @@ impl Cache {
         for (digest, bytes) in disk.scan()? {
             inner.use_counter += 1;
             let used = inner.use_counter;
-            let held =
+            let cached =
                 CachedPackage { bytes, pins: 0, last_use: used, damaged: false, arrival: None };
-            inner.packages.insert(digest, held);
+            inner.packages.insert(digest, cached);
         }
         let (inner, bytes_served) = (Mutex::new(inner), AtomicU64::new(0));
         Ok(Cache { shared: Arc::new(Shared { disk, config, state: inner, bytes_served }) })
     }
 
-    /// Removes what nobody holds down to the bound. For when those who hold something from before
-    /// a restart have said so.
+    /// Evicts packages that are not pinned, down to the bound. To be called once all packages in
+    /// use from before a restart are pinned again.
     ///
     /// # Errors
     /// When a package cannot be removed.
     pub fn trim(&self) -> Result<(), PackageError> {
         let mut inner = self.shared.lock();
         let most = self.shared.config.most_bytes;
-        // More may be held than the bound allows; then what is not held goes, and no more.
+        // More may be pinned than the bound allows; then all others are evicted, and no more.
         let spare = most.max(inner.pinned_bytes());
         for digest in inner.choose_evictions(0, spare).unwrap_or_default() {
             self.shared.disk.remove(digest)?;
@@ -261,33 +263,33 @@ impl Cache {
         Ok(())
     }
 
-    /// What is here, for the machine's report.
+    /// The cached packages, for the machine's report.
     #[must_use]
     pub fn cached_digests(&self) -> Vec<PackageDigest> {
         self.shared.lock().packages.keys().copied().collect()
     }
 
-    /// Bytes on disk, those on their way included.
+    /// Bytes on disk, those being fetched included.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.shared.lock().used_bytes()
     }
 
-    /// What is here and who gave it. What jobs call it is not known here.
+    /// The cached packages and their sources. Their names in jobs are not known here.
     #[must_use]
     pub fn status(&self) -> MachinePackages {
         let inner = self.shared.lock();
         let now = Instant::now();
         let shunned = inner.shunned.iter().filter(|(_, until)| **until > now);
-        let package_status = |(digest, held): (&PackageDigest, &CachedPackage)| {
+        let package_status = |(digest, cached): (&PackageDigest, &CachedPackage)| {
             Some(PackageOnMachine {
                 digest: digest.token().ok()?,
                 name: None,
-                disk_bytes: held.bytes,
-                in_use: held.pins > 0,
-                is_damaged: held.damaged,
-                from: held.arrival.as_ref().map(|how| how.from.clone()).unwrap_or_default(),
-                fetched_in: held.arrival.as_ref().map(|how| millis(how.took)),
+                disk_bytes: cached.bytes,
+                in_use: cached.pins > 0,
+                is_damaged: cached.damaged,
+                from: cached.arrival.as_ref().map(|how| how.from.clone()).unwrap_or_default(),
+                fetched_in: cached.arrival.as_ref().map(|how| millis(how.took)),
             })
         };
         MachinePackages {
@@ -301,10 +303,10 @@ impl Cache {
         }
     }
 
-    /// The package, from here if it is here, else from whoever of `sources` has it.
+    /// The package, from the cache if it is there, else from one of `sources`.
     ///
     /// # Errors
-    /// When there is no room, or no source gives the whole of it.
+    /// When there is no space, or no source serves all of it.
     pub async fn obtain(
         &self,
         package: &PackageRef,
@@ -332,10 +334,10 @@ impl Cache {
         ObtainError::Fetch { name: package.name.to_string(), why }
     }
 
-    /// Bytes of a package that is here, or of as much of one as has arrived.
+    /// Bytes of a cached package, or of a partial one as far as it has arrived.
     ///
     /// # Errors
-    /// When they are not here.
+    /// When the bytes are not here.
     pub async fn read(
         &self,
         digest: PackageDigest,
@@ -345,7 +347,7 @@ impl Cache {
         let in_flight = {
             let mut inner = self.shared.lock();
             match inner.packages.get(&digest) {
-                Some(held) if !held.damaged => {
+                Some(cached) if !cached.damaged => {
                     inner.touch(digest);
                     None
                 }
@@ -362,8 +364,8 @@ impl Cache {
             None => match shared.disk.read(digest, from, length) {
                 Err(SourceError::Wrong) => {
                     tracing::error!(package = %digest, "package damaged on disk; no longer given");
-                    if let Some(held) = shared.lock().packages.get_mut(&digest) {
-                        held.damaged = true;
+                    if let Some(cached) = shared.lock().packages.get_mut(&digest) {
+                        cached.damaged = true;
                     }
                     Err(SourceError::Lacks)
                 }
@@ -377,15 +379,15 @@ impl Cache {
         read
     }
 
-    /// The package, if it is here.
+    /// The package, if it is cached.
     #[must_use]
     pub fn pin_if_cached(&self, digest: PackageDigest) -> Option<Pinned> {
         self.pin(&mut self.shared.lock(), digest)
     }
 
     fn pin(&self, inner: &mut CacheState, digest: PackageDigest) -> Option<Pinned> {
-        let held = inner.packages.get_mut(&digest)?;
-        held.pins += 1;
+        let cached = inner.packages.get_mut(&digest)?;
+        cached.pins += 1;
         inner.touch(digest);
         let folder = self.shared.disk.folder(digest);
         let shared = Arc::clone(&self.shared);
@@ -405,8 +407,8 @@ impl Cache {
         if let Some(flight) = inner.in_flight.get(&digest) {
             return Ok(Acquired::InFlight(flight.outcome_rx.clone()));
         }
-        // File and folder; nothing is compressed, so the folder is no larger than the file, blocks
-        // of small files apart.
+        // File and folder; nothing is compressed, so the folder is no larger than the file, apart
+        // from blocks of small files.
         let reserved = package.bytes.saturating_mul(2);
         self.make_room(&mut inner, reserved).map_err(|(pinned, why)| match why {
             None => ObtainError::NoRoom {
@@ -430,14 +432,14 @@ impl Cache {
         inner.in_flight.insert(digest, flight);
         drop(inner);
         let (cache, package) = (self.clone(), package.clone());
-        // A task of its own: whoever asked first may give up while others still wait.
+        // In a task of its own: the first caller may be cancelled while others still wait.
         spawn_request("the fetch of a package", async move {
             let fetched_package =
                 catch_panic_async(cache.fetch_and_install(&package, digest, &partial, sources))
                     .await;
             let outcome = fetched_package.unwrap_or_else(|panicked| {
                 tracing::error!(package = %digest, "a package was not fetched: {panicked}");
-                // Whoever asks next begins anew.
+                // The next caller starts over.
                 cache.shared.lock().in_flight.remove(&digest);
                 partial.discard();
                 Err(fetch_error(&package, FetchError::CutShort))
@@ -448,7 +450,7 @@ impl Cache {
     }
 
     /// # Errors
-    /// With what is in use when nothing more can go.
+    /// With the bytes in use when nothing more can be evicted.
     fn make_room(
         &self,
         inner: &mut CacheState,
@@ -459,7 +461,8 @@ impl Cache {
         };
         for digest in evicted {
             let trash = self.shared.disk.move_to_trash(digest).map_err(|why| (0, Some(why)))?;
-            // Now and not before: what could not be hidden is still there and counts.
+            // Now and not before: a package that could not be moved to the trash is still there and
+            // counts.
             inner.packages.remove(&digest);
             tokio::task::spawn_blocking(move || {
                 if let Err(why) = std::fs::remove_dir_all(&trash) {
@@ -493,12 +496,12 @@ impl Cache {
         let started = Instant::now();
         let fetch_result = fetch.run(paths).await;
         let arrival = Arrival { from: fetch.contributions(), took: started.elapsed() };
-        let liars = fetch.corrupt_sources();
+        let corrupt = fetch.corrupt_sources();
         let shared = Arc::clone(&self.shared);
         let measured = tokio::task::spawn_blocking(move || shared.disk.disk_usage(digest)).await;
         let mut inner = self.shared.lock();
         let until = Instant::now() + config.shun_duration;
-        for name in liars {
+        for name in corrupt {
             tracing::warn!(source = %name, package = %digest, "source gave wrong bytes; shunned");
             inner.shunned.insert(name, until);
         }

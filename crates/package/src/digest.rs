@@ -1,5 +1,5 @@
-//! A package's name: the SHA-256 of its file. The masters' blobs go by the same digest, so a
-//! package is a blob like any other, and `sha256sum FILE` says what it is called.
+//! A package's digest: the SHA-256 of its file. The masters' blobs use the same digest, so a
+//! package is a blob like any other, and `sha256sum FILE` prints its name.
 
 use cellwright_cell::name::{InvalidName, Token};
 use cellwright_identity::secret::{hex, sha256, unhex32};
@@ -43,7 +43,7 @@ impl fmt::Debug for PackageDigest {
     }
 }
 
-/// SHA-256 of bytes that come bit by bit.
+/// SHA-256 of bytes that arrive in pieces.
 #[derive(Clone)]
 pub(crate) struct Hasher(Context);
 

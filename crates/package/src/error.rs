@@ -1,11 +1,12 @@
-//! Why a folder does not become a package, or a package not a folder. Every case names the entry or
-//! field, what was found there and what is allowed, because the one who reads it wrote the package.
+//! Why a folder cannot be built into a package, or a package not be unpacked. Every case names the
+//! entry or field, its value and what is allowed, because the reader of the message wrote the
+//! package.
 
 use crate::digest::PackageDigest;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Which bound was passed.
+/// Which limit was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Entries,
@@ -76,13 +77,13 @@ impl PackageError {
     }
 }
 
-/// For `map_err`: what failed was this path.
+/// For `map_err`: names the path.
 pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> PackageError {
     let path = path.to_owned();
     move |why| PackageError::Io { path: path.clone(), why }
 }
 
-/// As [`at`], for system calls that speak in numbers.
+/// As [`at`], for system calls that return error numbers.
 pub(crate) fn at_errno(path: &Path) -> impl Fn(rustix::io::Errno) -> PackageError {
     let path = path.to_owned();
     move |why| PackageError::Io { path: path.clone(), why: why.into() }

@@ -1,13 +1,13 @@
 //! The head of a package: the digests of its chunks.
 //!
 //! A package is a tar archive, so that every tool can list it. Its first member is the head; the
-//! rest of the file, the *body*, is cut into chunks of equal length whose digests the head names. A
-//! chunk from anybody can then be checked when it arrives and not when all is there.
+//! rest of the file, the *body*, is cut into chunks of equal length whose digests the head lists. A
+//! chunk from any source can then be verified when it arrives and not when all is there.
 //!
-//! The head itself is covered only by the digest of the whole file, so it is asked of somebody
-//! whose word counts: a master, who names the package to be run in the first place. Rejected: the
+//! The head itself is covered only by the digest of the whole file, so it is requested from a
+//! trusted source: a master, which names the package to be run in the first place. Rejected: the
 //! digest of the head as the package's name. It would free the head from that trust, but a package
-//! would be two blobs, one of which no job names, and `sha256sum` would not know it.
+//! would be two blobs, one of which no job names, and `sha256sum` would not print its name.
 
 use crate::error::{Limit, PackageError};
 use cellwright_identity::secret::{hex, unhex32};
@@ -18,7 +18,8 @@ use tar::{EntryType, Header};
 pub const HEAD_NAME: &str = ".cellwright-package";
 /// Bytes of a tar block.
 pub(crate) const BLOCK: u64 = 512;
-/// Small enough to be fetched from a dozen machines at once, large enough that asking costs little.
+/// Small enough to be fetched from a dozen machines at once, large enough that a request costs
+/// little.
 pub const CHUNK_BYTES: u32 = 1 << 20;
 /// Head of a package of 64 GiB and some.
 const MAX_HEAD_BYTES: u64 = 8 << 20;
@@ -36,7 +37,7 @@ struct HeadJson {
     chunks: Vec<String>,
 }
 
-/// What a package says of its own bytes.
+/// What a package states about its own bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub chunk_bytes: u32,
@@ -47,11 +48,11 @@ pub struct Head {
     pub body_start: u64,
 }
 
-/// The beginning of a file, read as far as it is there.
+/// The result of parsing the beginning of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     Head(Head),
-    /// The head ends here; so many bytes are needed.
+    /// The head is longer; this many bytes are needed.
     Needs(u64),
 }
 
@@ -124,7 +125,7 @@ impl Head {
         self.body_start + self.body_bytes
     }
 
-    /// Where chunk `chunk` is in the file: first byte and length.
+    /// The range of `chunk` in the file: first byte and length.
     #[must_use]
     pub fn range_of(&self, chunk: u32) -> (u64, u32) {
         let offset = u64::from(chunk) * u64::from(self.chunk_bytes);
@@ -189,7 +190,7 @@ fn head_length(block: &[u8]) -> Result<u64, PackageError> {
     Ok(length)
 }
 
-/// A header that says nothing of when, where and by whom the package was made.
+/// A header without time, place and owner.
 pub(crate) fn plain_header(kind: EntryType, mode: u32, bytes: u64) -> Header {
     let mut header = Header::new_ustar();
     header.set_entry_type(kind);

@@ -1,8 +1,8 @@
-//! Packages over HTTP: `GET /internal/packages/DIGEST?from=N&length=N`, asked of machines and of
+//! Packages over HTTP: `GET /internal/packages/DIGEST?from=N&length=N`, served by machines and
 //! masters alike.
 //!
-//! A range and not a chunk by number, so that the head is fetched the same way. Who may connect is
-//! for the listener to say; what is given away is only what was asked for by its digest.
+//! A byte range and not a chunk by number, so that the head is fetched the same way. The listener
+//! decides who may connect; a package is only served by its digest.
 
 use crate::cache::{Cache, Source, SourceError};
 use crate::digest::PackageDigest;
@@ -29,17 +29,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Most bytes of one answer: the largest head.
 const MAX_LENGTH: u32 = 9 << 20;
-/// Answers in memory at a time, those on their way out included. With a megabyte each, as chunks
-/// are, that is little; with the largest there are, still bounded.
+/// Answers in memory at a time, those being sent included. With a megabyte each, as chunks have,
+/// that is little; with the largest, still bounded.
 const MAX_CONCURRENT_ANSWERS: usize = 8;
-/// How long a request waits for its turn before the asker is better served elsewhere.
+/// How long a request waits for its permit before the caller is better served elsewhere.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one answer may take on its way out before others take its turn.
+/// How long one answer may take to be sent before others get its permit.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is handed to a connection at a time.
+/// Bytes that are passed to a connection at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A machine or a master that is asked over HTTP.
+/// A machine or a master that serves packages over HTTP.
 pub struct HttpSource {
     client: Client,
     address: String,
@@ -54,7 +54,7 @@ impl HttpSource {
         HttpSource { client, address, is_trusted: false, timeout }
     }
 
-    /// The master at `address`, whose word counts.
+    /// The master at `address`, which is trusted.
     #[must_use]
     pub fn master(client: Client, address: String, timeout: Duration) -> HttpSource {
         HttpSource { client, address, is_trusted: true, timeout }
@@ -87,7 +87,7 @@ impl Source for HttpSource {
     }
 }
 
-/// The agent of a machine, known by its certificate. Connections are kept for the next chunk.
+/// The agent of a machine, verified by its certificate. Connections are kept for the next chunk.
 pub struct AgentSource {
     dialler: AgentDialler,
     machine: Name,
@@ -112,15 +112,15 @@ impl AgentSource {
     }
 
     async fn fetch(&self, path: &str, most: usize) -> Result<Bytes, ClientError> {
-        let idle_line = self.idle().pop();
-        let mut line = match idle_line {
-            Some(line) => line,
+        let idle_connection = self.idle().pop();
+        let mut connection = match idle_connection {
+            Some(connection) => connection,
             None => self.dialler.dial(&self.machine, &self.address).await?,
         };
-        let bytes = line.get_bytes(path, self.timeout, most).await;
-        // One that broke is dropped; after a refusal it is as good as before.
+        let bytes = connection.get_bytes(path, self.timeout, most).await;
+        // A broken connection is dropped; after an error response it is as good as before.
         if matches!(bytes, Ok(_) | Err(ClientError::Api(_))) {
-            self.idle().push(line);
+            self.idle().push(connection);
         }
         bytes
     }
@@ -162,7 +162,7 @@ fn source_error(why: &ClientError) -> SourceError {
     }
 }
 
-/// What is asked for.
+/// The requested range.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Range {
@@ -170,12 +170,12 @@ struct Range {
     length: u32,
 }
 
-/// Gives away what is in the cache, and what has arrived of what is on its way.
+/// Serves cached packages, and what has arrived of those being fetched.
 pub fn router(cache: Cache) -> Router {
     router_with(cache, MAX_CONCURRENT_ANSWERS, PERMIT_TIMEOUT)
 }
 
-/// No more than `answers` at a time, for which others wait no longer than `turn`.
+/// At most `answers` at a time, for which others wait no longer than `permit_timeout`.
 pub(crate) fn router_with(cache: Cache, answers: usize, permit_timeout: Duration) -> Router {
     let path = format!("{PACKAGE_PATH}/{{digest}}");
     let permits = Arc::new(Semaphore::new(answers));
@@ -217,12 +217,12 @@ async fn serve_package(
     }
 }
 
-/// The bytes, and the turn with them until the connection has taken the last; or until it has had
-/// time enough, for a reader that takes nothing must not keep others from theirs.
+/// The bytes, with the permit until the connection has taken the last; or until the timeout, for a
+/// reader that takes nothing must not keep others from theirs.
 fn stream_body(bytes: Bytes, permit: OwnedSemaphorePermit, timeout: Duration) -> Body {
     let (all_taken_tx, all_taken) = oneshot::channel::<()>();
     spawn_request("the turn of an answer", async move {
-        // Either way the turn is over: taken, given up, or late.
+        // In each case the permit is released: taken, cancelled, or late.
         let _ = tokio::time::timeout(timeout, all_taken).await;
         drop(permit);
     });

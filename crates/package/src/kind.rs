@@ -1,4 +1,4 @@
-//! What an entry may be, and with which mode.
+//! The allowed kinds of entries, with their modes.
 
 use crate::error::PackageError;
 use crate::path::{EntryPath, check_link};
@@ -22,11 +22,11 @@ pub(crate) enum Kind {
     },
 }
 
-/// Mode of a folder that says nothing else.
+/// The default mode of a folder.
 pub(crate) const FOLDER_MODE: u32 = 0o755;
 
-/// Folders stay open to their owner, or a machine without root could not remove them; programs that
-/// run as somebody else than their caller have no place on a machine that others use.
+/// Folders stay open to their owner, or a machine without root could not remove them; set-user-ID
+/// programs are not allowed on a machine that others use.
 const FOLDER_MODES: &str = "0700 to 1777 with all of 0700";
 const FILE_MODES: &str = "0400 to 0777 with 0400";
 

@@ -6,11 +6,11 @@
 //!   (file, or registry)
 //! ```
 //!
-//! A name that is the content's SHA-256 can be fetched from anybody: whoever holds the bytes is as
-//! good a source as any other, and a wrong byte shows. That is what lets a thousand machines pass a
-//! package among themselves while the masters give it away a few times.
+//! Content that is named by its SHA-256 can be fetched from any source: every holder of the bytes
+//! is as good as another, and a wrong byte is detected. That lets a thousand machines distribute a
+//! package among themselves while the masters serve it a few times.
 //!
-//! Everything that reads a package takes it for an attack until it is unpacked: see [`mod@unpack`].
+//! All code that reads a package treats it as hostile until it is unpacked: see [`mod@unpack`].
 
 pub mod build;
 pub mod cache;

@@ -1,8 +1,8 @@
-//! An OCI image becomes a package.
+//! Imports an OCI image as a package.
 //!
 //! The image comes as one tar file in the image layout (`skopeo copy … oci-archive:FILE`, `podman
-//! save --format oci-archive`, `docker buildx build -o type=oci`). Its layers are laid over each
-//! other in memory, as names that point into the unpacked layers, and written out sorted.
+//! save --format oci-archive`, `docker buildx build -o type=oci`). Its layers are merged in memory,
+//! as names that point into the unpacked layers, and written out sorted.
 //!
 //! Rejected: unpacking the layers over each other on disk and packing the result. That takes root
 //! for the owners and modes of some images, and every layer could plant a link for the next one to
@@ -34,7 +34,7 @@ pub struct Imported {
     pub built: Built,
     pub platform: String,
     pub layers: usize,
-    /// What the image says shall be run; for the `command` of a job.
+    /// The image's entrypoint and command; for the `command` of a job.
     pub command: Vec<String>,
     pub env: Vec<String>,
     pub working_folder: String,
@@ -42,14 +42,14 @@ pub struct Imported {
     pub dropped: Dropped,
 }
 
-/// What a package has no place for.
+/// What a package cannot hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Devices and FIFOs.
     pub devices: u64,
-    /// Programs that would have run as their owner; they run as their caller.
+    /// Set-user-ID programs; they run as their caller.
     pub owner_modes: u64,
-    /// Links whose target was written anew, leading to the same place from within the package.
+    /// Links whose target was rewritten, leading to the same path from within the package.
     pub rewritten_links: u64,
 }
 
@@ -106,7 +106,7 @@ pub fn import(
     })
 }
 
-/// The members of a layer. They are kept all at once, so what their names take has a bound.
+/// The members of a layer. They are kept all at once, so the bytes of their names are bounded.
 fn read_members(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageError> {
     let mut found = Vec::new();
     let mut names = 0;
@@ -125,7 +125,7 @@ fn read_members(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageErro
     Ok(found)
 }
 
-/// The layer's tar archive in a file beside `target`, its digest checked.
+/// The layer's tar archive in a file beside `target`, with its digest verified.
 fn unpack_layer(
     image: &Image,
     layer: &Layer,

@@ -1,8 +1,8 @@
-//! Paths inside a package. A path that parsed has nothing in it that could lead out: no `..`, no
-//! root, no empty part. What remains are links, and those have rules of their own here.
+//! Paths inside a package. A parsed path has nothing in it that could lead out: no `..`, no root,
+//! no empty part. What remains are links, and those have rules of their own here.
 //!
 //! A link may climb only at its beginning, and no higher than its own folder is deep. `a/../..` is
-//! refused even where it seems to stay inside: if `a` is itself a link, what `..` means there is
+//! rejected even where it seems to stay inside: if `a` is itself a link, what `..` means there is
 //! not what the text says. With climbing at the beginning only, every step starts from a folder of
 //! the package and ends in one, however links are chained.
 
@@ -10,7 +10,7 @@ use crate::error::PackageError;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Longest part of a path, as Linux has it.
+/// Longest part of a path, as on Linux.
 const MAX_PART: usize = 255;
 /// Longest path; Linux has 4096 with the root in front of it.
 const MAX_PATH: usize = 3000;
@@ -138,12 +138,12 @@ pub fn check_link(path: &EntryPath, target: &str) -> Result<(), PackageError> {
     Ok(())
 }
 
-/// What an error shows of a text somebody else chose.
+/// An untrusted text, shortened for an error message.
 pub(crate) fn truncate(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// The same, fit for a terminal.
+/// The same, safe to print on a terminal.
 pub(crate) fn printable(text: &str) -> String {
     truncate(text).chars().flat_map(char::escape_debug).collect()
 }

@@ -1,16 +1,16 @@
-//! Images from a registry, over the OCI distribution protocol.
+//! Pulls images from a registry, over the OCI distribution protocol.
 //!
 //! ```text
 //!   reference ─► manifest or index ─► manifest of the platform ─► configuration
 //!                                                              └─► layers, four at a time
 //! ```
 //!
-//! What comes is laid out in a folder as an image layout, which [`crate::oci`] makes a package of:
-//! so an image from a registry meets the same suspicion as one from a file, and nothing is looked
-//! at before its digest is right.
+//! The image is stored in a folder as an image layout, which [`crate::oci`] imports as a package:
+//! so an image from a registry is as untrusted as one from a file, and nothing is parsed before its
+//! digest is verified.
 //!
-//! The protocol is a handful of GETs, written out here. Rejected: a client library. What came of
-//! one before a hostile registry is in `docs/decisions/0021-own-registry-client.md`.
+//! The protocol is a handful of GETs, implemented here. Rejected: a client library. How one fared
+//! with a hostile registry is in `docs/decisions/0021-own-registry-client.md`.
 
 mod blob;
 mod challenge;
@@ -50,15 +50,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Layers on their way at a time.
+/// Layers in flight at a time.
 const MAX_PARALLEL_LAYERS: usize = 4;
-/// Kinds of manifests that are understood, in the spelling of OCI and of Docker.
+/// Media types of manifests that are accepted, of OCI and of Docker.
 const MANIFEST_MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.docker.distribution.manifest.v2+json";
 
-/// How an image is fetched.
+/// How an image is pulled.
 #[derive(Clone, Default)]
 pub struct PullConfig {
     /// `OS/ARCHITECTURE[/VARIANT]`; without one, this machine's.
@@ -66,7 +66,7 @@ pub struct PullConfig {
     pub login: Option<Login>,
     /// Certificates of authorities that are trusted beside the machine's.
     pub authority: Option<PathBuf>,
-    /// Whether the registry is spoken to in plain text. On loopback it is unless `authority` is
+    /// Whether the registry is accessed over plain HTTP. On loopback it is unless `authority` is
     /// given.
     pub insecure_http: bool,
     pub proxies: Proxies,
@@ -77,14 +77,14 @@ pub struct PullConfig {
 /// An image that was fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// The image by digest: the same bytes whenever it is asked for.
+    /// The image by digest: the same bytes at every pull.
     pub pinned: Reference,
     pub layers: usize,
-    /// Of all layers, as they came.
+    /// Of all layers, as transferred.
     pub bytes: u64,
 }
 
-/// A manifest or index as it came.
+/// A manifest or index as received.
 struct Document {
     media_type: String,
     digest: PackageDigest,
@@ -101,11 +101,11 @@ struct ManifestFields {
     layers: Option<serde::de::IgnoredAny>,
 }
 
-/// Fetches the image into the folder `into`, which is made, as an image layout.
+/// Fetches the image into the folder `into`, which is created, as an image layout.
 ///
 /// # Errors
-/// When the registry cannot be reached, refuses, or gives anything but what it promised. The folder
-/// may be there then, with parts of the image.
+/// When the registry cannot be reached, returns an error, or serves anything but what it announced.
+/// The folder may be there then, with parts of the image.
 pub async fn fetch(
     reference: &Reference,
     into: &Path,
@@ -170,7 +170,7 @@ fn manifest_label(digest: &PackageDigest) -> String {
     format!("manifest sha256:{digest}")
 }
 
-/// Asks for a manifest or index by tag or digest.
+/// Requests a manifest or index by tag or digest.
 async fn fetch_manifest(
     session: &Session,
     version: &str,
@@ -194,7 +194,7 @@ async fn fetch_manifest(
     Ok(Document { media_type, digest: found, content })
 }
 
-/// What kind of document it is. One that can be read as two kinds is none: whoever checked it may
+/// The kind of the document. One that can be read as two kinds is rejected: whoever checked it may
 /// have read it as the other.
 fn document_kind(content: &[u8], stated: &str) -> Result<String, RegistryFailure> {
     let untrue = |why: String| RegistryFailure::Untrue(why);
@@ -254,8 +254,8 @@ async fn select_platform(
     Err(session.error_for("manifest", RegistryFailure::Package(too_deeply_nested())))
 }
 
-/// What has to be fetched: configuration and layers, each once. Everything that can be refused is
-/// refused here, before the bytes come.
+/// What has to be fetched: configuration and layers, each once. All checks that are possible
+/// without the bytes are made here.
 fn plan_downloads(
     manifest: &Document,
     limits: Limits,
@@ -285,7 +285,7 @@ fn plan_downloads(
     }
 }
 
-/// What the image says of itself: small, and read like a manifest.
+/// The image's configuration: small, and read like a manifest.
 async fn fetch_configuration(
     session: &Session,
     config: BlobRef,

@@ -1,8 +1,8 @@
-//! The members of a tar archive that somebody else wrote, one after the other.
+//! The members of an untrusted tar archive, one after the other.
 //!
-//! The archive is read in its raw form and long names are put together here, because every length
-//! in it is a claim: an extended header of a gigabyte would otherwise be read into memory before
-//! anyone asked whether a name may be that long.
+//! The archive is read in its raw form and long names are assembled here, because every length in
+//! it is a claim: an extended header of a gigabyte would otherwise be read into memory before
+//! anything checked whether a name may be that long.
 
 use crate::error::{Limit, PackageError};
 use crate::path::truncate;
@@ -11,11 +11,11 @@ use tar::{Archive, EntryType, PaxExtensions};
 
 /// Longest extended header. Paths have at most a few thousand bytes.
 const MAX_EXTENSION: u64 = 1 << 20;
-/// Longest path and link, as Linux has it. Whoever visits members may keep them all, and lengths
-/// in a header compress a thousandfold.
+/// Longest path and link, as on Linux. A visitor may keep all members, and lengths in a header
+/// compress a thousandfold.
 const MAX_NAME: usize = 4096;
 
-/// One member as its header has it.
+/// One member as in its header.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) path: String,
@@ -34,10 +34,10 @@ struct PaxFields {
     size: Option<u64>,
 }
 
-/// Visits every member up to the end of the archive, with what has its bytes.
+/// Visits every member up to the end of the archive, with a reader of its bytes.
 ///
 /// # Errors
-/// What the visitor says, or that the archive cannot be read.
+/// Those of the visitor, or when the archive cannot be read.
 pub(crate) fn members<R: Read>(
     reader: R,
     most: u64,
@@ -121,7 +121,7 @@ impl PaxFields {
                         })?;
                         self.size = Some(parsed);
                     }
-                    // Times, owners and attributes have no place in a package.
+                    // Times, owners and attributes are not part of a package.
                     _ => {}
                 }
             }
@@ -141,7 +141,7 @@ fn text(bytes: &[u8]) -> Result<String, PackageError> {
     })
 }
 
-/// What went wrong while reading, which may be an error of ours that travelled as one of input.
+/// A failed read, which may be an error of ours that was passed through as an I/O error.
 pub(crate) fn unreadable(at: u64, why: io::Error) -> PackageError {
     if !why.get_ref().is_some_and(|inner| inner.is::<PackageError>()) {
         return PackageError::Unreadable { at, why };
@@ -152,7 +152,7 @@ pub(crate) fn unreadable(at: u64, why: io::Error) -> PackageError {
     }
 }
 
-/// The words for kinds of members that are no part of a package.
+/// The names of kinds of members that are not allowed in a package.
 pub(crate) fn kind_in_words(kind: EntryType) -> &'static str {
     match kind {
         EntryType::Fifo => "a FIFO",

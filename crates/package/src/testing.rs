@@ -1,4 +1,4 @@
-//! A folder of its own for each test, gone at its end.
+//! A temporary folder for each test, removed at its end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// What is directly in a folder, sorted.
+/// The names directly in a folder, sorted.
 pub(crate) fn list_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
@@ -44,7 +44,7 @@ pub(crate) fn list_names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Makes files with these contents.
+/// Creates files with these contents.
 pub(crate) fn write_tree(root: &Path, files: &[(&str, &str)]) {
     for (path, content) in files {
         let path = root.join(path);

@@ -1,9 +1,9 @@
-//! A package becomes a folder, all of it or nothing.
+//! Unpacks a package to a folder, all of it or nothing.
 //!
-//! Whatever the archive says, nothing outside that folder is touched: paths have no way out
-//! ([`crate::path`]), the kernel keeps us inside where we write ([`crate::place`]), and what is
-//! neither file, folder nor link is refused. Chunks are checked before a byte of them is used, and
-//! the whole before the folder gets its name.
+//! Whatever the archive contains, nothing outside that folder is touched: paths cannot lead out
+//! ([`crate::path`]), the kernel confines our writes ([`crate::unpack_dir`]), and what is neither
+//! file, folder nor link is rejected. Chunks are verified before a byte of them is used, and the
+//! whole before the folder gets its name.
 
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{Limit, PackageError, at, at_errno};
@@ -21,22 +21,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tar::EntryType;
 
-/// What was unpacked is the package for every task that uses it: images have files that everybody
-/// may write, and here everybody is whoever else is on the machine.
+/// The unpacked package is shared by every task that uses it: images have world-writable files, and
+/// here the world is every other account of the machine.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// What a package may be at most.
+/// The limits of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub entries: u64,
     /// Bytes of all files together.
     pub bytes: u64,
-    /// What all of it may take on disk, with a block for every entry: half a million empty folders
-    /// are a small archive and a full disk.
+    /// The size on disk, with a block for every entry: half a million empty folders are a small
+    /// archive and a full disk.
     pub disk: u64,
 }
 
-/// What an entry takes at least, and what a file is rounded up to.
+/// The minimum size of an entry, and the unit to which files are rounded up.
 const BLOCK_ON_DISK: u64 = 4096;
 
 impl Default for Limits {
@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// What was unpacked.
+/// The result of unpacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpacked {
     pub digest: PackageDigest,
@@ -55,8 +55,8 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// Unpacks the file of `total` bytes that `reader` gives into the new folder `into`. With
-/// `expected` it must be that very package.
+/// Unpacks the file of `total` bytes from `reader` into the new folder `into`. With `expected` it
+/// must have that digest.
 ///
 /// # Errors
 /// When the package is damaged, another one, hostile or too large; `into` does not exist then.
@@ -126,13 +126,13 @@ pub fn list(
 }
 
 fn listed(path: EntryPath, kind: Kind) -> Listed {
-    let (word, mode, bytes, target) = match kind {
+    let (kind_name, mode, bytes, target) = match kind {
         Kind::Folder { mode } => ("folder", Some(mode), 0, None),
         Kind::File { mode, bytes } => ("file", Some(mode), bytes, None),
         Kind::HardLink { target } => ("hard link", None, 0, Some(target.to_string())),
         Kind::SymbolicLink { target } => ("link", None, 0, Some(target)),
     };
-    Listed { path, kind: word, mode, bytes, target }
+    Listed { path, kind: kind_name, mode, bytes, target }
 }
 
 /// The rules for members, one after the other.
@@ -204,7 +204,7 @@ impl MemberCheck {
 struct Unpacker {
     dir: UnpackDir,
     checked: MemberCheck,
-    /// Of folders, given when nothing is made in them any more.
+    /// Modes of folders, set when nothing is created in them any more.
     modes: Vec<(EntryPath, u32)>,
 }
 
@@ -245,13 +245,13 @@ fn copy(
     Ok(())
 }
 
-/// The body of a package, chunk by chunk, each checked before it is handed on.
+/// The body of a package, chunk by chunk, each verified before it is returned.
 pub struct VerifiedReader<R> {
     inner: R,
     head: Head,
     whole: Hasher,
     chunk: Vec<u8>,
-    /// How much of `chunk` was handed on.
+    /// How much of `chunk` was returned.
     consumed: usize,
     next: u32,
 }
@@ -285,10 +285,10 @@ impl<R: Read> VerifiedReader<R> {
         &self.head
     }
 
-    /// Reads what is left and says what the package is called.
+    /// Reads the rest and returns the digest of the package.
     ///
     /// # Errors
-    /// When a chunk is damaged or there is more than the head says.
+    /// When a chunk is damaged or there is more than the head states.
     pub fn finish(mut self) -> Result<PackageDigest, PackageError> {
         io::copy(&mut self, &mut io::sink()).map_err(|why| unreadable(0, why))?;
         let more = self.inner.read(&mut [0]).map_err(|why| unreadable(self.head.total(), why))?;
@@ -330,7 +330,7 @@ impl<R: Read> Read for VerifiedReader<R> {
     }
 }
 
-/// A folder that goes away unless it was kept.
+/// A folder that is removed unless it was kept.
 struct ScratchFolder {
     path: PathBuf,
     kept: bool,
@@ -359,7 +359,7 @@ impl ScratchFolder {
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if !self.kept {
-            // It may never have been made; there is nobody to tell.
+            // It may never have been created; the error has no reader.
             let _left_behind = fs::remove_dir_all(&self.path);
         }
     }

@@ -1,10 +1,10 @@
-//! Where an unpacked package grows: a folder, seen only through its own descriptor.
+//! The folder into which a package is unpacked, accessed only through its own descriptor.
 //!
-//! Every name is opened with `openat2` under rules that the kernel keeps: nothing above the folder,
-//! no symbolic link on the way, no other file system. So whatever an archive contains, and whoever
-//! races with us, a name that leads outside is an error and not a write. Rejected: joining paths
-//! and checking them beforehand. What was checked is a text; what is opened is whatever is there by
-//! then.
+//! Every name is opened with `openat2` under rules that the kernel enforces: nothing above the
+//! folder, no symbolic link on the path, no other file system. So whatever an archive contains, and
+//! whatever races with us, a name that leads outside is an error and not a write. Rejected: joining
+//! paths and checking them beforehand. What was checked is a text; what is opened is whatever is
+//! there by then.
 
 use crate::error::{PackageError, at, at_errno};
 use crate::path::EntryPath;
@@ -98,7 +98,7 @@ impl UnpackDir {
         rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode)).map_err(at_errno(&error_path))
     }
 
-    /// All that was made here survives a power cut once this returns. One call for the file system
+    /// Everything created here survives a power cut once this returns. One call for the file system
     /// rather than one for each of a hundred thousand files.
     pub(crate) fn sync(&self) -> Result<(), PackageError> {
         rustix::fs::syncfs(self.root.as_fd()).map_err(at_errno(&self.path))

@@ -1,12 +1,12 @@
 //! Writes a package file, entry by entry.
 //!
-//! The same entries give the same bytes, whoever writes them, when and where: they come sorted,
-//! have no owner and no time, and nothing is compressed, because compressors change from version to
+//! The same entries give the same bytes, on every machine and at any time: they come sorted, have
+//! no owner and no time, and nothing is compressed, because compressors change from version to
 //! version and with them the digest. Uncompressed chunks also stay equal between versions of a
 //! package, and an archive that is not compressed cannot grow beyond its length when unpacked.
 //!
-//! The body goes to a file beside the target first, since the head in front of it names digests
-//! that are known only at its end.
+//! The body is written to a file beside the target first, since the head in front of it lists
+//! digests that are known only at its end.
 
 use crate::build::Built;
 use crate::digest::{Hasher, PackageDigest};
@@ -35,14 +35,14 @@ pub(crate) struct Writer {
     last: Option<EntryPath>,
 }
 
-/// A file that goes away unless it was kept.
+/// A file that is removed unless it was kept.
 pub(crate) struct Scratch {
     pub(crate) path: PathBuf,
     kept: bool,
 }
 
 impl Scratch {
-    /// A new file beside `target`, open for both ways.
+    /// A new file beside `target`, open for reading and writing.
     pub(crate) fn beside(target: &Path) -> Result<(Scratch, File), PackageError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.kept {
-            // It may be gone already; there is nobody to tell.
+            // It may be gone already; the error has no reader.
             let _left_behind = fs::remove_file(&self.path);
         }
     }
@@ -129,7 +129,7 @@ impl Writer {
         bytes: u64,
     ) -> Result<(), PackageError> {
         let mut header = plain_header(kind, mode, bytes);
-        // What does not fit is in an extended header in front; these are names for old tools.
+        // A longer name is in an extended header in front; these are names for old tools.
         if header.set_path(path.as_str()).is_err() {
             self.extended("path", path.as_str())?;
             set(&mut header, |h| h.set_path("long-name"))?;
@@ -210,7 +210,7 @@ impl Writer {
         self.in_chunk = 0;
     }
 
-    /// Puts the package in its place, durable.
+    /// Moves the package to its path, durably.
     ///
     /// # Errors
     /// When the disk refuses.

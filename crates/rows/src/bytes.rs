@@ -1,5 +1,5 @@
-//! Rows to bytes and back. A table is its number of slots and then, slot by slot, a row or its
-//! absence: ids are positions, so absences are part of the value.
+//! Encoding of rows to bytes and decoding them. A table is encoded as its number of slots and then,
+//! slot by slot, a row or its absence: ids are positions, so absences are part of the value.
 
 use crate::LoadError;
 use crate::table::{Key, Table};
@@ -7,23 +7,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Appends one value.
+/// Appends the encoding of one value to `out`.
 ///
 /// # Panics
-/// If the encoding cannot carry the type. That depends on the type alone, never on the value: the
-/// recorded samples of every durable noun hold it.
+/// When the encoding does not support the type. That depends on the type alone, never on the value,
+/// and the recorded samples contain every durable type.
 #[must_use]
 pub fn put<T: Serialize + ?Sized>(out: Vec<u8>, value: &T) -> Vec<u8> {
     postcard::to_extend(value, out).expect("every durable noun has a pinned encoding")
 }
 
-/// How long a value is when it is kept.
+/// Length of the encoded value, in bytes.
 #[must_use]
 pub fn encoded_length<T: Serialize + ?Sized>(value: &T) -> u64 {
     put(Vec::new(), value).len() as u64
 }
 
-/// Hash of a value as it is kept.
+/// Hash of the encoded value.
 #[must_use]
 pub fn hash<T: Serialize + ?Sized>(value: &T) -> u64 {
     xxh3_64(&put(Vec::new(), value))
@@ -35,10 +35,10 @@ pub fn write_table<K: Key, V: Clone + Serialize>(table: &Table<K, V>, out: Vec<u
     (0..table.slots()).fold(out, |out, slot| put(out, &table.get(K::from_slot(slot))))
 }
 
-/// Grows row by row: a table is never larger than the bytes that describe it allow.
+/// Decodes a table row by row: it is never larger than the bytes that describe it allow.
 ///
 /// # Errors
-/// The row that does not decode, by the word `what` for rows of this table.
+/// The first row that does not decode; `row_kind` names the rows of this table in the error.
 pub fn read_table<K: Key, V: Clone + DeserializeOwned>(
     reader: &mut Reader<'_>,
     row_kind: &str,
@@ -60,10 +60,10 @@ pub fn read_table<K: Key, V: Clone + DeserializeOwned>(
     Ok(table)
 }
 
-/// A payload that is one value and nothing else.
+/// Decodes a payload that is exactly one value.
 ///
 /// # Errors
-/// Where it does not decode, or what follows it.
+/// When the value does not decode, or when bytes follow it.
 pub fn read_whole<T: DeserializeOwned>(label: &str, payload: &[u8]) -> Result<T, LoadError> {
     let mut reader = Reader::new(payload);
     let value = reader.take(|| label.to_owned())?;
@@ -71,7 +71,7 @@ pub fn read_whole<T: DeserializeOwned>(label: &str, payload: &[u8]) -> Result<T,
     Ok(value)
 }
 
-/// The rest of a payload and how far into it we are.
+/// The rest of a payload and the position reached in it.
 pub struct Reader<'a> {
     rest: &'a [u8],
     length: usize,
@@ -87,10 +87,10 @@ impl<'a> Reader<'a> {
         self.length - self.rest.len()
     }
 
-    /// The next value; `what` names it where it does not decode.
+    /// Decodes the next value; `label` names it in an error.
     ///
     /// # Errors
-    /// That it does not, and at which byte.
+    /// When the value does not decode, with the position of its first byte.
     pub fn take<T: DeserializeOwned>(
         &mut self,
         label: impl FnOnce() -> String,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// What follows the last value.
+    /// When bytes follow the last value.
     pub fn end(self) -> Result<(), LoadError> {
         match self.rest.len() {
             0 => Ok(()),

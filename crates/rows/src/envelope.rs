@@ -1,6 +1,6 @@
-//! The envelope around every durable value: who wrote it, in which format, how long it is, and a
-//! checksum over all of that. Opened before a single byte of the payload is decoded, so that a torn
-//! write or a flipped bit is told apart from a value this build does not understand.
+//! The envelope around every durable value: magic, kind, format, length and a checksum over all of
+//! that. It is checked before a single byte of the payload is decoded, so that a torn write or a
+//! flipped bit is distinguished from a value this build does not understand.
 
 use crate::LoadError;
 use xxhash_rust::xxh3::xxh3_64;
@@ -11,14 +11,14 @@ pub const HEADER: usize = 23;
 /// The checksum covers the header up to itself, and the payload.
 const CHECKSUM_OFFSET: usize = 15;
 
-/// What is inside. A log entry must never be taken for a checkpoint.
+/// What the envelope contains. A log entry must never be taken for a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     State = b'S' as isize,
     Entry = b'E' as isize,
 }
 
-/// The payload that `write` appends, in its envelope.
+/// Puts the payload that `write` appends into an envelope.
 #[must_use]
 pub fn seal(kind: Kind, format: u16, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Vec<u8> {
     let mut bytes = write(vec![0; HEADER]);
@@ -32,10 +32,10 @@ pub fn seal(kind: Kind, format: u16, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> 
     bytes
 }
 
-/// The format and the payload, once everything around it is in order.
+/// Checks the envelope and returns the format and the payload.
 ///
 /// # Errors
-/// What is wrong around it.
+/// The first thing that is wrong with the envelope.
 pub fn open(kind: Kind, bytes: &[u8]) -> Result<(u16, &[u8]), LoadError> {
     let too_short = LoadError::TooShort { found: bytes.len() };
     let Some((header, payload)) = bytes.split_first_chunk::<HEADER>() else {

@@ -1,8 +1,8 @@
-//! What is wrong with bytes or rows: found while they are read, or by an invariant over them.
+//! Errors about bytes or rows, found while they are decoded or by an invariant over them.
 
 use crate::envelope::HEADER;
 
-/// Why bytes are not a state or an entry.
+/// Why bytes are not a state or a log entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     #[error("{found} bytes are too few; the header alone takes {HEADER}")]
@@ -27,7 +27,7 @@ pub enum LoadError {
     InvariantViolated(Violation),
 }
 
-/// A broken promise: which, of which row, and the numbers.
+/// A broken invariant: which one, of which row, with the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{invariant}: {row}: {detail}")]
 pub struct Violation {

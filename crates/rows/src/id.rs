@@ -1,10 +1,10 @@
 //! Newtype identities. A bare integer is never an identity: mixing a task slot with a machine slot
 //! must not compile. Ids index rows of the state's tables; people only ever see names.
 //!
-//! Those that rows of several kinds refer to are here; a table of its own may define its own.
+//! Ids that several kinds of rows refer to are defined here; a table may define its own id type.
 
-/// An identity of rows: `id!(/// A lease. LeaseId);`. In a crate with a feature `schema` that
-/// brings `schemars`, as here.
+/// Defines an id type of rows: `id!(/// A lease. LeaseId);`. For use in a crate with a feature
+/// `schema` that enables `schemars`, as this one has.
 #[macro_export]
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,5 +1,5 @@
-//! A copy-on-write ordered map in shards: cloning is one reference count, the first write after a
-//! clone copies one shard and the list of shards, not the whole map.
+//! A copy-on-write ordered map in shards: a clone costs one reference count; the first write after
+//! a clone copies one shard and the list of shards, not the whole map.
 
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -57,8 +57,8 @@ impl<K: Ord + Clone + Serialize, V: Clone> Index<K, V> {
         self.shards.iter().flat_map(|shard| shard.iter())
     }
 
-    /// All entries in the order of their keys. Whoever takes the first few pays for those, and for
-    /// one of each shard.
+    /// All entries in the order of their keys. Taking the first few costs those few, and one entry
+    /// of each shard.
     pub fn in_order(&self) -> impl Iterator<Item = (&K, &V)> {
         let mut rest: Vec<_> = self.shards.iter().map(|shard| shard.iter()).collect();
         let mut heads: Vec<Option<(&K, &V)>> = rest.iter_mut().map(Iterator::next).collect();
@@ -73,7 +73,7 @@ impl<K: Ord + Clone + Serialize, V: Clone> Index<K, V> {
         })
     }
 
-    /// How many shards are not the very ones of an older clone: what writing since has copied.
+    /// Number of shards not shared with an older clone, that is, copied by writes since.
     pub fn copied_since(&self, older: &Self) -> usize {
         let shards = self.shards.iter().zip(older.shards.iter());
         shards.filter(|(shard, old)| !Arc::ptr_eq(shard, old)).count()

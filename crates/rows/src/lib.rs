@@ -1,6 +1,6 @@
-//! What rows of a replicated state are made of, below the state itself: identities, names, log
-//! time, copy-on-write tables and their durable bytes. A pure crate that defines rows of its own
-//! needs this and not all of `cell`.
+//! Building blocks of replicated state, below the state itself: identities, names, log time,
+//! copy-on-write tables and their durable bytes. A pure crate that defines rows of its own needs
+//! this and not all of `cell`.
 //!
 //! **Invariant:** nothing here reads a clock, a file, a socket or a random source, starts a thread,
 //! or iterates in hash order.

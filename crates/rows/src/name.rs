@@ -1,5 +1,5 @@
 //! Validated names. Names end up in DNS records, cgroup paths and URLs, so the alphabet is the one
-//! that is safe in all three; a name that parsed once never needs escaping later.
+//! that is safe in all three; a name that was parsed once never needs escaping later.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -96,7 +96,7 @@ impl schemars::JsonSchema for Name {
 #[serde(try_from = "String", into = "String")]
 pub struct Token(Arc<str>);
 
-/// Longest [`TokenNotAccepted`].
+/// Longest [`Token`].
 pub const MAX_TOKEN: usize = 128;
 
 impl Token {

@@ -1,20 +1,20 @@
-//! A copy-on-write ordered map in small pieces: a clone is one reference count, and a write after
-//! it copies one piece and the list of pieces, however many entries there are.
+//! A copy-on-write ordered map in small pieces: a clone costs one reference count, and a write
+//! after it copies one piece and the list of pieces, however many entries there are.
 //!
-//! [`crate::index::Index`] is for names that are looked up one by one; this is for what is walked
-//! in order: the machines of a resource, leases by when they end. Rejected: a `BTreeMap` behind a
-//! reference count, which the first write after a clone copies whole.
+//! [`crate::index::Index`] is for names that are looked up one by one; this map is for data that is
+//! walked in order: the machines of a resource, leases by their end. Rejected: a `BTreeMap` behind
+//! a reference count, which the first write after a clone copies whole.
 
 use std::sync::Arc;
 
-/// Most entries of a piece; one that grows beyond is cut in half.
+/// Most entries of a piece; a piece that grows beyond is cut in half.
 const MAX_PIECE: usize = 64;
 
 type Piece<K, V> = Arc<Vec<(K, V)>>;
 
 #[derive(Clone, Debug)]
 pub struct SortedMap<K, V> {
-    /// Invariant: none is empty, keys grow within each and from each to the next.
+    /// Invariant: no piece is empty; keys grow within each piece and from piece to piece.
     pieces: Arc<Vec<Piece<K, V>>>,
     len: usize,
 }
@@ -26,7 +26,7 @@ impl<K, V> Default for SortedMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SortedMap<K, V> {
-    /// The piece in which the key is, or would be.
+    /// The piece that contains the key, or would contain it.
     fn piece_of(&self, key: &K) -> usize {
         self.pieces.partition_point(|piece| piece[0].0 <= *key).saturating_sub(1)
     }
@@ -38,8 +38,8 @@ impl<K: Ord + Clone, V: Clone> SortedMap<K, V> {
     }
 
     pub fn get(&self, key: &K) -> Option<&V> {
-        let (at, place) = self.locate(key)?;
-        place.ok().map(|inside| &self.pieces[at][inside].1)
+        let (at, position) = self.locate(key)?;
+        position.ok().map(|inside| &self.pieces[at][inside].1)
     }
 
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
@@ -58,15 +58,15 @@ impl<K: Ord + Clone, V: Clone> SortedMap<K, V> {
     }
 
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let place = self.locate(&key);
+        let position = self.locate(&key);
         let pieces = Arc::make_mut(&mut self.pieces);
-        let Some((at, place)) = place else {
+        let Some((at, position)) = position else {
             pieces.push(Arc::new(vec![(key, value)]));
             self.len = 1;
             return None;
         };
         let piece = Arc::make_mut(&mut pieces[at]);
-        let inside = match place {
+        let inside = match position {
             Ok(inside) => return Some(std::mem::replace(&mut piece[inside].1, value)),
             Err(inside) => inside,
         };
@@ -90,14 +90,14 @@ impl<K: Ord + Clone, V: Clone> SortedMap<K, V> {
             .get(at + 1)
             .is_some_and(|next| next.len() + pieces[at].len() < MAX_PIECE / 2)
         {
-            // Else a map that once was large would stay a long list of crumbs.
+            // Otherwise a map that was once large would stay a long list of tiny pieces.
             let next = pieces.remove(at + 1);
             Arc::make_mut(&mut pieces[at]).extend(next.iter().cloned());
         }
         Some(value)
     }
 
-    /// In the order of the keys.
+    /// Iterates in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.pieces.iter().flat_map(|piece| piece.iter().map(|(key, value)| (key, value)))
     }
@@ -110,8 +110,7 @@ impl<K: Ord + Clone, V: Clone> SortedMap<K, V> {
         self.len == 0
     }
 
-    /// How many pieces are not the very ones of an older clone: what writing since has copied or
-    /// made.
+    /// Number of pieces not shared with an older clone, that is, copied or made by writes since.
     pub fn copied_since(&self, older: &Self) -> usize {
         let is_in = |piece: &Arc<_>| older.pieces.iter().any(|old| Arc::ptr_eq(old, piece));
         self.pieces.iter().filter(|piece| !is_in(piece)).count()
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The same writes on both, some thousand of them, growing first and then shrinking.
+    /// Applies the same thousands of writes to both maps, first growing and then shrinking them.
     #[test]
     fn it_holds_what_an_ordinary_map_holds() {
         let (mut sorted, mut plain) = (SortedMap::default(), BTreeMap::new());
@@ -132,9 +131,10 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = (seed >> 33) % 700;
             let grows = (seed >> 20) % 10 < if step < 3000 { 7 } else { 2 };
-            match grows {
-                true => assert_eq!(sorted.insert(key, step), plain.insert(key, step)),
-                false => assert_eq!(sorted.remove(&key), plain.remove(&key)),
+            if grows {
+                assert_eq!(sorted.insert(key, step), plain.insert(key, step))
+            } else {
+                assert_eq!(sorted.remove(&key), plain.remove(&key))
             }
             assert_eq!(sorted.len(), plain.len());
             assert_eq!(sorted.get(&key), plain.get(&key));

@@ -1,9 +1,9 @@
 //! Copy-on-write tables with an incremental hash.
 //!
-//! A clone is two reference counts; readers, snapshots and the scheduler keep theirs while the
-//! owner writes on, paying one copied chunk per touched place. The hash of a table is the wrapping
-//! sum of its rows' hashes, so a change costs the touched rows and nothing else; sums commute, so
-//! the order of changes does not matter, only the rows do.
+//! A clone costs two reference counts; readers, snapshots and the scheduler keep theirs while the
+//! owner writes on, which copies one chunk for each slot range it touches. The hash of a table is
+//! the wrapping sum of its rows' hashes, so a change costs the touched rows and nothing else; sums
+//! commute, so the order of changes does not matter, only the rows do.
 //!
 //! Rejected: a persistent tree (pointer-chasing on every read of the hot path), and hashing whole
 //! chunks (64 rows re-encoded for one changed).
@@ -20,7 +20,7 @@ pub trait Key: Copy {
 }
 
 const CHUNK: usize = 64;
-/// Hash values that mean something else than a hash.
+/// Values in the list of hashes that are not hashes.
 const VACANT: u64 = 0;
 const DIRTY: u64 = 1;
 
@@ -66,7 +66,7 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-/// Spreads a row's hash by its place, so that equal rows in other places hash differently.
+/// Mixes a row's hash with its slot, so that equal rows in different slots hash differently.
 fn positioned_hash(slot: usize, hash: u64) -> u64 {
     let mixed = hash ^ (slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
@@ -95,12 +95,12 @@ impl<K: Key, V: Clone> Table<K, V> {
         chunk.rows[at].as_mut()
     }
 
-    /// The key the next [`CsvFile::push`] will give.
+    /// The key that the next [`Table::push`] will return.
     pub fn next_key(&self) -> K {
         K::from_slot(self.slots)
     }
 
-    /// Whether one more row has an id to go by.
+    /// Whether `more` rows can still get an id.
     pub fn has_room_for(&self, more: usize) -> bool {
         self.slots.saturating_add(more) <= u32::MAX as usize
     }
@@ -121,7 +121,7 @@ impl<K: Key, V: Clone> Table<K, V> {
         K::from_slot(slot)
     }
 
-    /// Appends a slot without a row: ids of removed rows survive a save and load.
+    /// Appends a slot without a row, so that ids of removed rows survive a save and load.
     pub fn push_vacant(&mut self) {
         let slot = self.slots;
         let chunks = Arc::make_mut(&mut self.chunks);
@@ -133,7 +133,8 @@ impl<K: Key, V: Clone> Table<K, V> {
         self.slots += 1;
     }
 
-    /// Puts a row into a vacant slot below [`CsvFile::slots`]; returns false if it is not vacant.
+    /// Puts a row into a vacant slot below [`Table::slots`]; returns false if the slot is not
+    /// vacant.
     pub fn refill(&mut self, key: K, value: V) -> bool {
         let slot = key.slot();
         if slot >= self.slots || self.get(key).is_some() {
@@ -165,7 +166,7 @@ impl<K: Key, V: Clone> Table<K, V> {
         })
     }
 
-    /// Rows in use.
+    /// Number of rows in use.
     pub fn len(&self) -> usize {
         self.live
     }
@@ -174,8 +175,7 @@ impl<K: Key, V: Clone> Table<K, V> {
         self.live == 0
     }
 
-    /// How many chunks are not the very ones of an older clone: what writing since has copied or
-    /// made.
+    /// Number of chunks not shared with an older clone, that is, copied or made by writes since.
     pub fn copied_since(&self, older: &Self) -> usize {
         let same = |(at, chunk): &(usize, &Arc<Chunk<V>>)| {
             older.chunks.get(*at).is_some_and(|old| Arc::ptr_eq(old, chunk))
@@ -183,14 +183,14 @@ impl<K: Key, V: Clone> Table<K, V> {
         self.chunks.iter().enumerate().filter(|found| !same(found)).count()
     }
 
-    /// Slots ever made, in use or vacant.
+    /// Number of slots ever made, in use or vacant.
     pub fn slots(&self) -> usize {
         self.slots
     }
 }
 
 impl<K: Key, V: Clone + Serialize> Table<K, V> {
-    /// Hash over all rows and their places. Costs the rows touched since the last call.
+    /// Hash over all rows and their slots. Costs the rows touched since the last call.
     pub fn hash(&mut self, scratch: &mut Vec<u8>) -> u64 {
         if self.dirty.is_empty() {
             return self.sum;
@@ -215,7 +215,8 @@ impl<K: Key, V: Clone + Serialize> Table<K, V> {
 fn row_hash<V: Serialize>(row: &V, scratch: &mut Vec<u8>) -> u64 {
     scratch.clear();
     let mut bytes = std::mem::take(scratch);
-    // Encoding into memory fails only for types postcard cannot carry; the wire tests exclude it.
+    // Encoding into memory fails only for types postcard does not support; the wire tests exclude
+    // those.
     bytes = postcard::to_extend(row, bytes).unwrap_or_default();
     let hash = xxh3_64(&bytes).max(DIRTY + 1);
     *scratch = bytes;

@@ -21,7 +21,7 @@ impl Time {
     /// The end of time: "no end" in quota spans and leases.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// Saturates at [`Time::NEVER`]: a deadline beyond the end of time is no deadline.
+    /// Saturates at [`Time::NEVER`]: a deadline beyond the end of time means no deadline.
     #[must_use]
     pub fn plus(self, span: Span) -> Time {
         Time(self.0.saturating_add(span.0))

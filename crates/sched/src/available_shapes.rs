@@ -1,23 +1,24 @@
-//! Shapes that find a place (B17): what a task may ask for so that the cell, as it is now, takes it
-//! at once, and how many of them it takes.
+//! Available task shapes (B17): the requests that the cell can place at once as it is now, and how
+//! many tasks of each.
 //!
-//! The shapes are the cell's own: of every machine that takes such work what is free is looked at,
-//! and the steps of the ladder are what nine machines in ten have, half of them, one in ten and
-//! one in a hundred, of CPU and of memory. A list of round multiples would say nothing of a cell
-//! whose machines all have 1.3 cores left. Each shape is then counted by the scheduler's own
-//! feasibility, on every machine; nobody is evicted for it.
+//! The shapes are the cell's own: computed from the free resources of every eligible machine. The
+//! steps of the ladder are what nine machines in ten have free, half of them, one in ten and one in
+//! a hundred, of CPU and of memory. A list of round multiples would say nothing of a cell whose
+//! machines all have 1.3 cores left. Each shape is then counted by the scheduler's own feasibility,
+//! on every machine; no task is evicted for it.
 //!
-//! A shape asks for room alone, so what one machine takes of it is a division, and the sum over the
-//! machines is what a pass over so many tasks would place. Rejected: such a pass for every shape,
-//! which in a large cell is a hundred thousand placements to learn one number.
+//! A shape requests only room, so the number that fits on one machine is a division, and the sum
+//! over the machines is what a pass over so many tasks would place. Rejected: such a pass for every
+//! shape, which in a large cell is a hundred thousand placements for one number.
 
 use crate::class::{Class, ClassId, ClassRequest};
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::cluster_snapshot::constraints::MachineRequirements;
 use crate::cluster_snapshot::machines::Room;
-use crate::explain::names::{self, MachineRef, NameResolver};
+use crate::explain::names::{self, NameResolver};
 use crate::feasible;
 use cellwright_cell::constraint::Constraint;
+use cellwright_cell::explanation::MachineRef;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::isolation::HostVolume;
 use cellwright_cell::priority::Priority;
@@ -25,20 +26,20 @@ use cellwright_cell::resource::{DIMENSIONS, Dimension, Resources};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Percent of the machines that take such work, from which on a shape is easy.
+/// A shape is easy from this percentage of the eligible machines on.
 pub const EASY_PERCENT: u32 = 25;
 
 /// Percent of machines that have the amount of a step free.
 const STEP_PERCENTS: [u32; 4] = [90, 50, 10, 1];
 
-/// What is asked of the cell.
+/// A query for available shapes.
 #[derive(Clone, Copy)]
 pub struct ShapeQuery<'a> {
-    /// Decides what counts as free: prod by limits too, everything by reservations.
+    /// Decides what counts as free: for prod by limits too, for all by reservations.
     pub priority: Priority,
     /// Hard ones decide which machines count.
     pub constraints: &'a [Constraint],
-    /// Folders that such tasks borrow, each once.
+    /// Host volumes that such tasks use, each once.
     pub host_volumes: &'a [HostVolume],
     /// Machines that count at all.
     pub includes: &'a dyn Fn(MachineId) -> bool,
@@ -48,18 +49,18 @@ pub struct ShapeQuery<'a> {
     pub limits: Option<Resources>,
 }
 
-/// Tasks alike, and how the cell would take them if it were filled with nothing else.
+/// Tasks of one shape, and how many the cell would take if it were filled with nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskShape {
     pub limits: Resources,
-    /// How many find a place at once.
+    /// How many are placed at once.
     pub tasks: u64,
-    /// Machines that take one or more.
+    /// Machines that accept one or more.
     pub machines: u32,
     pub easy: bool,
 }
 
-/// The most that one task may ask for.
+/// The most that one task may request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargestShape {
     pub limits: Resources,
@@ -68,19 +69,19 @@ pub struct LargestShape {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailableShapes {
-    /// Machines that take such work at all, full ones included.
+    /// Eligible machines, full ones included.
     pub machines: u32,
-    /// Machines that must take a shape for it to be easy.
+    /// Machines that must accept a shape for it to be easy.
     pub easy_threshold: u32,
     /// With most CPU and with most memory; one where a machine has both, none in a full cell.
     pub largest: Vec<LargestShape>,
     /// By CPU, then by memory; only what fits somewhere.
     pub ladder: Vec<TaskShape>,
-    /// The shape that was asked for.
+    /// The shape in the query's `limits`.
     pub requested: Option<TaskShape>,
 }
 
-/// Which shapes find a place, and how many of each. The board is not changed.
+/// The shapes that can be placed, and how many of each. The snapshot is not changed.
 #[must_use]
 pub fn available_shapes(
     snapshot: &ClusterSnapshot,
@@ -90,14 +91,14 @@ pub fn available_shapes(
     let extended;
     let (snapshot, constraints) = match (query.constraints, query.host_volumes) {
         ([], []) => (snapshot, None),
-        // To judge demands leaves them behind on the board; that of the asker stays as it was.
+        // Evaluating requirements interns them in the snapshot; the caller's stays as it was.
         (constraints, host_volumes) => {
             let mut copy = snapshot.clone();
-            let demands = MachineRequirements {
+            let requirements = MachineRequirements {
                 constraints: constraints.to_vec(),
                 host_volumes: host_volumes.to_vec(),
             };
-            let list = copy.constraints.intern_requirements(&demands);
+            let list = copy.constraints.intern_requirements(&requirements);
             extended = copy;
             (&extended, Some(list))
         }
@@ -117,13 +118,13 @@ pub fn available_shapes(
     }
 }
 
-/// So many machines are that many percent of all; one at least.
+/// `percent` of so many machines; one at least.
 fn percent_of(machines: usize, percent: u32) -> u32 {
     let share = (machines as u64 * u64::from(percent)).div_ceil(100);
     u32::try_from(share).unwrap_or(u32::MAX).max(1)
 }
 
-/// A request for nothing but the right to be there.
+/// A request without resources.
 fn empty_request(priority: Priority, constraints: Option<u32>) -> ClassRequest {
     ClassRequest {
         priority,
@@ -142,7 +143,7 @@ fn empty_request(priority: Priority, constraints: Option<u32>) -> ClassRequest {
     }
 }
 
-/// The machines that take a request when they have room.
+/// The machines that accept a request when they have room.
 struct EligibleMachines<'a> {
     snapshot: &'a ClusterSnapshot,
     request: ClassRequest,
@@ -151,7 +152,7 @@ struct EligibleMachines<'a> {
 }
 
 impl<'a> EligibleMachines<'a> {
-    /// `request` is taken without its room.
+    /// Machines that accept `request`, apart from its room.
     fn new(
         snapshot: &'a ClusterSnapshot,
         request: ClassRequest,
@@ -167,7 +168,7 @@ impl<'a> EligibleMachines<'a> {
         EligibleMachines { snapshot, request, slots }
     }
 
-    /// What a new task may ask for on the machine: it reserves its limits.
+    /// What a new task may request on the machine: it reserves its limits.
     fn free(&self, m: usize) -> Resources {
         let room = &self.snapshot.machines.room[m];
         let max_of = |d: usize| max_requestable(self.request.priority, u64::MAX, room, d);
@@ -192,7 +193,7 @@ impl<'a> EligibleMachines<'a> {
     fn largest(&self, room: &[Resources], names: &dyn NameResolver) -> Vec<LargestShape> {
         let has_both = |i: &usize| room[*i].cpu > 0 && room[*i].ram > 0;
         let with_most = |key: fn(Resources) -> (u64, u64)| {
-            // Of equals the first, as everywhere.
+            // The first of equals, as everywhere.
             (0..room.len()).filter(has_both).max_by_key(|i| (key(room[*i]), Reverse(*i)))
         };
         let mut found: Vec<usize> = with_most(|r| (r.cpu, r.ram)).into_iter().collect();
@@ -206,20 +207,18 @@ impl<'a> EligibleMachines<'a> {
     }
 }
 
-/// The most of dimension `d` that a task may ask for there: of prod, limits and reservation both
+/// The most of dimension `d` that a task may request there: for prod, limits and reservation both
 /// count. A smaller limit takes the reservation down with it, which is `reserved` now.
 fn max_requestable(priority: Priority, reserved: u64, room: &Room, d: usize) -> u64 {
     let free = |i: usize| room.free[i].max(0) as u64;
     let by_limits = if priority.is_prod() { free(d) } else { u64::MAX };
-    let by_reservation = match reserved > free(d + DIMENSIONS) {
-        true => free(d + DIMENSIONS),
-        false => u64::MAX,
-    };
+    let by_reservation =
+        if reserved > free(d + DIMENSIONS) { free(d + DIMENSIONS) } else { u64::MAX };
     by_limits.min(by_reservation)
 }
 
-/// How often the class goes into the room; nought for a class that asks for no room at all, of
-/// which there is no number.
+/// How often the class fits into the room; zero for a class without resources, which would fit any
+/// number of times.
 fn fit_count(class: &Class, room: &Room) -> u64 {
     let constrained = class.charge.iter().zip(&room.free).filter(|(take, _)| **take > 0);
     constrained.map(|(take, free)| (free.max(&0) / take) as u64).min().unwrap_or(0)
@@ -232,7 +231,8 @@ fn ladder(room: &[Resources]) -> Vec<Resources> {
     amount_steps(room, Dimension::Cpu).into_iter().flat_map(with_ram).collect()
 }
 
-/// What so many percent of the machines have free, rounded to what people write; smallest first.
+/// The amounts that the step percentages of the machines have free, rounded to figures that people
+/// write; smallest first.
 fn amount_steps(room: &[Resources], dimension: Dimension) -> Vec<u64> {
     let mut free: Vec<u64> = room.iter().map(|room| room.get(dimension)).collect();
     free.sort_unstable_by_key(|amount| Reverse(*amount));
@@ -244,7 +244,7 @@ fn amount_steps(room: &[Resources], dimension: Dimension) -> Vec<u64> {
     steps
 }
 
-/// Rounded down, so that it fits where the amount fits: cores in steps of about a tenth, bytes in
+/// Rounds down, so that it fits where the amount fits: cores in steps of about a tenth, bytes in
 /// quarters of a power of two.
 fn round_down(dimension: Dimension, amount: u64) -> u64 {
     let step = match (dimension, amount) {
@@ -262,17 +262,17 @@ fn round_down(dimension: Dimension, amount: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EasierShape {
     pub limits: Resources,
-    /// Machines that would take it then.
+    /// Machines that would accept it then.
     pub machines: u32,
-    /// Machines that take it when they have room.
+    /// Machines that accept it when they have room.
     pub eligible: u32,
-    /// What is given up of CPU and memory together, in thousandths of what was asked.
+    /// The reduction of CPU and memory together, in thousandths of the request.
     pub permille: u32,
 }
 
 /// The nearest request of less CPU, less memory or less of both with which tasks of the class would
-/// fit on `easy_percent` of the machines that take them; `None` when they do as they are, when no
-/// such request helps, and for tasks inside an alloc set, whose room is their owner's.
+/// fit on `easy_percent` of the eligible machines; `None` when they do as they are, when no such
+/// request helps, and for tasks inside an alloc set, whose room is their owner's.
 #[must_use]
 pub fn easier_shape(
     snapshot: &ClusterSnapshot,
@@ -299,9 +299,8 @@ pub fn easier_shape(
     };
     let mut room: Vec<(u64, u64)> = eligible.slots.iter().filter_map(max_room).collect();
     let (cpu, ram) = nearest_shape(&mut room, enough, requested)?;
-    let kept = |dimension: Dimension, max: u64| match max == requested.get(dimension) {
-        true => max,
-        false => round_down(dimension, max),
+    let kept = |dimension: Dimension, max: u64| {
+        if max == requested.get(dimension) { max } else { round_down(dimension, max) }
     };
     let (cpu, ram) = (kept(Dimension::Cpu, cpu), kept(Dimension::Ram, ram));
     let limits = Resources { cpu, ram, ..requested };
@@ -320,8 +319,9 @@ pub fn easier_shape(
     })
 }
 
-/// CPU and memory that `enough` of the machines have, of which least is given up. For each amount
-/// of CPU, from the largest down, the heap holds the most memory that so many machines have beside.
+/// The CPU and memory that `enough` of the machines have, with the smallest reduction. For each
+/// amount of CPU, from the largest down, the heap holds the most memory that so many machines have
+/// beside.
 fn nearest_shape(
     room: &mut [(u64, u64)],
     enough: usize,
@@ -347,7 +347,7 @@ fn nearest_shape(
     best.map(|(_, shape)| shape)
 }
 
-/// In thousandths of what was asked, rounded up.
+/// In thousandths of the request, rounded up.
 fn reduction_permille(requested: u64, left: u64) -> u32 {
     let reduced = u128::from(requested.saturating_sub(left)) * 1000;
     let permille = reduced.div_ceil(u128::from(requested.max(1)));

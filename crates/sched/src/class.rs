@@ -1,10 +1,10 @@
-//! Equivalence classes: tasks no decision can tell apart. Feasibility and score are worked out once
-//! per class and machine, not once per task (B33).
+//! Equivalence classes: tasks that no decision can tell apart. Feasibility and score are computed
+//! once per class and machine, not once per task (B33).
 //!
-//! The key is everything that decides where a task can go and how well it sits there. The job is
-//! part of it only when its other tasks matter (spread); a task that crashed somewhere carries the
-//! machines it avoids. Rejected: hashing the whole spec, which would tell apart tasks that differ
-//! in their command line only.
+//! The key is everything that decides where a task fits and how its placement scores. The job is
+//! part of it only when its other tasks matter (spread); a task that crashed on machines carries
+//! the machines it avoids. Rejected: hashing the whole spec, which would tell apart tasks that
+//! differ in their command line only.
 
 use crate::cluster_snapshot::intern::Interner;
 use crate::cluster_snapshot::machines::SchedulableStatus;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// Dimensions by limits, then by reservations.
 pub(crate) const SUMS: usize = 2 * DIMENSIONS;
 
-/// An equivalence class of one [`crate::Board`].
+/// An equivalence class of one [`crate::ClusterSnapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClassId(pub u32);
 
@@ -36,16 +36,16 @@ pub struct Siblings {
     pub job: JobId,
     /// Tasks in the job: what one domain's share is measured against.
     pub count: u32,
-    /// The job asked for spread limits; otherwise spreading is only preferred.
+    /// The job has spread limits; otherwise spreading is only preferred.
     pub strict: bool,
 }
 
-/// What a task asks of a machine; the identity of its class.
+/// What a task requests of a machine; the identity of its class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClassRequest {
     pub priority: Priority,
     pub limits: Resources,
-    /// What it will be charged in the sum of reservations once placed.
+    /// Its charge in the sum of reservations once placed.
     pub reservation: Resources,
     /// Ports the system chooses.
     pub ports: u8,
@@ -66,7 +66,7 @@ pub struct ClassRequest {
     pub avoid: Vec<MachineId>,
 }
 
-/// The alloc set a task runs in, if it is known.
+/// The alloc set that a task runs in, if it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AllocSet(pub Option<JobId>);
 
@@ -79,12 +79,12 @@ pub struct Class {
     pub(crate) charge: [i64; SUMS],
     /// Nothing but the machine's status and room decides.
     pub(crate) is_plain: bool,
-    /// Machines of this status and above are open to it.
+    /// Accepts machines of this status and above.
     pub(crate) min_status: SchedulableStatus,
 }
 
 impl Class {
-    /// A class that need not be any task's: for questions of the kind "would it fit if".
+    /// A class that need not belong to any task: for what-if questions.
     #[must_use]
     pub fn of(request: ClassRequest) -> Class {
         let is_plain = request.ports == 0
@@ -124,10 +124,10 @@ pub(crate) fn charges(
 pub(crate) struct Classes {
     ids: Interner<ClassRequest>,
     rows: Vec<Class>,
-    /// Tasks of the class that wait or hold: the cell's demand mix.
+    /// Tasks of the class that are pending or placed: the cell's demand mix.
     task_counts: Vec<u32>,
     total: u64,
-    /// Limits of all members outside alloc sets, by band: tells how far the mix has drifted.
+    /// Limits of all members outside alloc sets, by band: shows how far the mix has drifted.
     limits: [[u128; DIMENSIONS]; Band::ALL.len()],
 }
 
@@ -141,12 +141,13 @@ impl Classes {
         ClassId(id)
     }
 
-    /// One task of the class comes or goes.
+    /// Counts one task of the class that comes or goes.
     pub fn count_task(&mut self, id: ClassId, add: bool) {
         let members = &mut self.task_counts[id.slot()];
-        match add {
-            true => (*members, self.total) = (*members + 1, self.total + 1),
-            false => (*members, self.total) = (*members - 1, self.total - 1),
+        if add {
+            (*members, self.total) = (*members + 1, self.total + 1)
+        } else {
+            (*members, self.total) = (*members - 1, self.total - 1)
         }
         let request = &self.rows[id.slot()].request;
         if request.alloc_set.is_some() {
@@ -154,10 +155,7 @@ impl Classes {
         }
         let sums = &mut self.limits[request.priority.band() as usize];
         for (sum, limit) in sums.iter_mut().zip(request.limits.to_array()) {
-            match add {
-                true => *sum += u128::from(limit),
-                false => *sum -= u128::from(limit),
-            }
+            if add { *sum += u128::from(limit) } else { *sum -= u128::from(limit) }
         }
     }
 

@@ -1,12 +1,13 @@
-//! The dense mirror of a cell that the scheduler works on: one row per machine, indexed by its id,
-//! in arrays that a scan walks from end to end.
+//! The cluster snapshot: the dense mirror of a cell's state that the scheduler works on. One row
+//! per machine, indexed by its id, in arrays that a scan walks from end to end.
 //!
-//! [`cellwright_cell::fit`] defines what fits; the board is a faster way to ask. It is built from a
-//! state ([`ClusterSnapshot::from_state`]), follows it by its events ([`ClusterSnapshot::sync`]: touched rows are read
-//! again from the state, so the mirror cannot drift), or is fed by hand (`put_*`), as a simulator
-//! does. A pass writes its own placements into the board at once, so that the next task sees them.
-//! What a pass wrote is remembered until the next sync, which reads it again from the state: a
-//! group that was refused, or never sent, left no event and would stay in the mirror for ever.
+//! [`cellwright_cell::fit`] defines what fits; the snapshot answers the same question faster. It is
+//! built from a state ([`ClusterSnapshot::from_state`]) and follows it by its events
+//! ([`ClusterSnapshot::sync`]: changed rows are read again from the state, so the mirror cannot
+//! drift), or it is filled by hand (`put_*`), as a simulator does. A pass writes its own placements
+//! into the snapshot at once, so that the next task sees them. Rows written by a pass are
+//! remembered until the next sync, which reads them again from the state: a group that was
+//! rejected, or never proposed, left no event and would stay in the mirror for ever.
 //!
 //! The free amounts of a machine are one cache line: a scan streams through them, and a rescore of
 //! a single machine is one memory access. Rejected: one array per dimension, which costs eight
@@ -47,13 +48,13 @@ pub use rows::{Hold, PlacementState, TaskPhase};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the board needs to know of a machine.
+/// What the snapshot needs to know of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineInfo<'a> {
     pub spec: &'a MachineSpec,
     pub up: bool,
     pub draining: bool,
-    /// Takes nothing of non-production for now.
+    /// Accepts no non-production tasks for now.
     pub under_pressure: bool,
     /// Disk kept for log savers, charged by reservation.
     pub retained_disk: u64,
@@ -61,7 +62,7 @@ pub struct MachineInfo<'a> {
     pub packages: &'a [PackageRef],
 }
 
-/// What the board needs to know of a job. `order` of submission is the order of job ids.
+/// What the snapshot needs to know of a job. Jobs are in order of submission by their ids.
 #[derive(Clone, Copy, Debug)]
 pub struct JobInfo<'a> {
     pub user: UserId,
@@ -71,24 +72,24 @@ pub struct JobInfo<'a> {
     pub alloc_set: Option<JobId>,
     /// How many more of its tasks may be taken down; `None`: any number.
     pub budget: Option<u32>,
-    /// Live tasks that neither wait nor hold (stopping, deferred): a gang waits for them.
+    /// Live tasks that are neither pending nor placed (stopping, deferred): a gang waits for them.
     pub in_transition: u32,
 }
 
-/// What the board needs to know of a task that waits for a machine.
+/// What the snapshot needs to know of a pending task.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingTaskInfo<'a> {
     pub job: JobId,
     pub index: u32,
     pub attempt: u32,
     pub not_before: Time,
-    /// What it will be charged by reservation once placed; `None`: its limits.
+    /// Its charge in the sum of reservations once placed; `None`: its limits.
     pub reservation: Option<Resources>,
-    /// Machines it must not go to.
+    /// Machines that it must not be placed on.
     pub avoid: &'a [MachineId],
 }
 
-/// What the board needs to know of a task that holds resources.
+/// What the snapshot needs to know of a task that holds resources.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedTaskInfo<'a> {
     pub job: JobId,
@@ -124,7 +125,7 @@ pub struct ClusterSnapshot {
     pub(crate) resource_names: Interner<ResourceName>,
     pub(crate) packages: Interner<PackageRef>,
     pub(crate) change_log: ChangeLog,
-    /// Grows when a job's disruption budget changes: who can be evicted may be others than before.
+    /// Grows when a job's disruption budget changes: other tasks may become evictable.
     pub(crate) budget_changes: u64,
     pub(crate) undo_log: Option<Vec<rows::Undo>>,
     pub(crate) score_cache: ScoreCache,
@@ -132,23 +133,23 @@ pub struct ClusterSnapshot {
     pub(crate) device_demand: DeviceDemand,
     pub(crate) made_at: u64,
     /// What passes wrote since the last sync; `None` when no state is followed, because then the
-    /// board itself says what is true.
+    /// snapshot itself is the source of truth.
     pub(crate) assumed: Option<AssumedChanges>,
-    /// When a machine that a waiting task avoids may be tried again.
+    /// When a machine that a pending task avoids may be tried again.
     pub(crate) crash_avoidance_ends: BTreeSet<(Time, TaskId)>,
-    /// Passes made on this board: whose turn it is to be first.
+    /// Passes made on this snapshot; decides which user comes first.
     pub(crate) passes: u64,
     /// Tasks that one machine may hold; `None`: any number.
     pub(crate) max_tasks_per_machine: Option<u64>,
 }
 
-/// Rows a pass wrote that the state may know nothing of.
+/// Rows written by a pass that the state may not have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedChanges {
     pub tasks: Vec<TaskId>,
-    /// Jobs somebody was evicted from: their budget was spent.
+    /// Jobs with an evicted task: their disruption budget was spent.
     pub jobs: Vec<JobId>,
-    /// Machines on which somebody evicted left disk. All other sums follow from the tasks.
+    /// Machines on which an evicted task left disk. All other sums follow from the tasks.
     pub machines: Vec<MachineId>,
 }
 
@@ -191,7 +192,7 @@ impl ClusterSnapshot {
         self.classes.len()
     }
 
-    /// Where the task stands; `None` for a task the board does not know.
+    /// Where the task is placed; `None` for a task that is not in the snapshot.
     #[must_use]
     pub fn placement_of(&self, task: TaskId) -> Option<&PlacementState> {
         self.tasks
@@ -230,7 +231,7 @@ impl ClusterSnapshot {
         self.job(job).map(|row| row.user)
     }
 
-    /// Tasks that may still be taken down of this job; `None`: any number.
+    /// How many more tasks of this job may be taken down; `None`: any number.
     #[must_use]
     pub fn budget_of(&self, job: JobId) -> Option<u32> {
         self.job(job).and_then(|row| row.budget)
@@ -296,7 +297,7 @@ impl ClusterSnapshot {
         slots.iter().filter_map(|s| Some((kinds.get(s.kind)?, s.free()))).collect()
     }
 
-    /// The name behind an interned named resource of a [`crate::class::Request`].
+    /// The name behind an interned named resource of a [`crate::class::ClassRequest`].
     #[must_use]
     pub fn resource_name(&self, id: u32) -> Option<&ResourceName> {
         self.resource_names.get(id)

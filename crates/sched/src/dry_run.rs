@@ -1,17 +1,18 @@
-//! What submitting or changing a job would do, tried on a copy of the cell.
+//! Dry run: what submitting or changing a job would do, tried on a copy of the cell.
 //!
 //! Nothing here knows the rules of admission, quota or updates: the command that would be sent is
-//! applied to the copy by the state machine itself, an update is rolled on it step by step, and an
-//! ordinary pass finds places for what waits then. So the preview cannot disagree with the cell; it
-//! can only be overtaken by it. A copy of a state is a handful of reference counts, and what the
-//! rehearsal touches is all it pays for.
+//! applied to the copy by the state machine itself, an update is rolled out on it step by step, and
+//! an ordinary pass places the tasks that are pending then. So the preview cannot disagree with the
+//! cell; it can only be outdated by changes of the cell. A copy of a state is a handful of
+//! reference counts, and a dry run pays only for the rows that it touches.
 //!
-//! Two things are simpler than life. All tasks of an update are rolled at once, whatever the job's
-//! `max_down` says of how many may be down together: who restarts and who moves is the same, when
-//! is not. And tasks of other jobs that wait already are left waiting: they found no place before.
+//! Two things are simpler than in a live cell. All tasks of an update are rolled at once, whatever
+//! the job's `max_down` says of how many may be down together: which tasks restart and which move
+//! is the same, when they do is not. And pending tasks of other jobs are left pending: they could
+//! not be placed before.
 //!
-//! Rejected: working out the difference of the specs and guessing its consequences. That is a
-//! second set of rules, and the two part company at the first new field.
+//! Rejected: computing the difference of the specs and guessing its consequences. That is a second
+//! set of rules, and the two diverge at the first new field.
 
 mod reschedule;
 mod rollout;
@@ -19,13 +20,14 @@ mod scratch_cell;
 
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::Executor;
-use crate::explain::names::{self, MachineRef};
-use crate::explain::{Explainer, Explanation};
+use crate::explain::Explainer;
+use crate::explain::names;
 use crate::queue::Queue;
 use crate::solve::options::Options;
 use crate::solve::{PassOutcome, Solver};
 use crate::whatif::{Evicted, JobLoss, losses_by_job};
 use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Verdict};
+use cellwright_cell::explanation::{Explanation, MachineRef};
 use cellwright_cell::id::{JobId, TaskId, UserId};
 use cellwright_cell::job::{Job, JobState};
 use cellwright_cell::name::{JobKey, Name};
@@ -39,7 +41,7 @@ use scratch_cell::ScratchCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The job as it stood when it was rehearsed.
+/// The job as it was at the time of the dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentJob {
     pub version: u32,
@@ -47,7 +49,7 @@ pub struct CurrentJob {
     pub spec: Arc<JobSpec>,
 }
 
-/// What the owner is charged in one band.
+/// The change of the owner's charge in one band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaDelta {
     pub band: Band,
@@ -56,7 +58,7 @@ pub struct QuotaDelta {
     pub granted: Resources,
 }
 
-/// Where a task would go.
+/// Where a task would be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedTask {
     pub index: u32,
@@ -67,32 +69,32 @@ pub struct PlacedTask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DryRunResult {
     pub job_key: JobKey,
-    /// `None`: no job of that name lives.
+    /// `None`: there is no live job of that name.
     pub current: Option<CurrentJob>,
-    /// Version to which an update rolled that was complete and is closed first.
+    /// Version of an update that has completed its rollout and is closed first.
     pub closes_update_to: Option<u32>,
-    /// What the cell would answer.
+    /// The cell's answer.
     pub verdict: Verdict,
     pub effects: TaskEffects,
     /// By index.
     pub placed: Vec<PlacedTask>,
-    /// Tasks that would find no place.
+    /// Tasks that could not be placed.
     pub pending: Vec<u32>,
     /// Tasks that start after another job.
     pub deferred: u32,
-    /// Everybody who would have to go for it, lowest priority first.
+    /// All tasks that would be evicted for it, lowest priority first.
     pub victims: Vec<Evicted>,
-    /// Everybody who would have to go next, for the victims to find another place.
+    /// All tasks that would be evicted next, to place the victims elsewhere.
     pub evicted_in_turn: Vec<Evicted>,
     /// Both lists by job, most tasks first.
     pub by_job: Vec<JobLoss>,
-    /// Why the first of the pending ones would wait.
+    /// Why the first of the pending ones would stay pending.
     pub explanation: Option<Explanation>,
-    /// Bands in which the owner is charged something, before or after.
+    /// Bands in which the owner is charged, before or after.
     pub quota: Vec<QuotaDelta>,
 }
 
-/// A copy of the cell on which one change after the other is tried.
+/// A copy of the cell on which changes are tried one after the other.
 pub struct DryRun<'a> {
     scratch: ScratchCell,
     solver: Solver,
@@ -101,7 +103,8 @@ pub struct DryRun<'a> {
 }
 
 impl<'a> DryRun<'a> {
-    /// `board` is the board of `state`; `options` are those of the scheduler that would plan it.
+    /// `snapshot` is the snapshot of `state`; `options` are those of the scheduler that would plan
+    /// it.
     #[must_use]
     pub fn new(
         state: State,
@@ -114,14 +117,14 @@ impl<'a> DryRun<'a> {
         DryRun { scratch, solver: Solver::new(options), executor, seed }
     }
 
-    /// The cell after everything rehearsed so far.
+    /// The cell after all changes tried so far.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.scratch.state
     }
 
-    /// Makes the job so, as `by`: submits it, or updates the one of its name that lives, with an
-    /// open update that is complete closed first.
+    /// Applies the job as `by`: submits it, or updates the live one of its name, after closing an
+    /// open update that is complete.
     pub fn apply_job(&mut self, by: &Actor, owner: &Name, spec: &JobSpec) -> DryRunResult {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         let old = self.live_job(&key);
@@ -132,7 +135,7 @@ impl<'a> DryRun<'a> {
         });
         let command =
             |spec: JobSpec| Command::ApplyJob { owner: owner.clone(), spec, expect: None };
-        // The verdict and the quota are those of the very spec, its disruption bound included.
+        // Verdict and quota are computed for the spec as given, its disruption bound included.
         let mut checked = self.scratch.state.clone();
         let verdict =
             scratch_cell::apply_one(&mut checked, by, command(spec.clone()), &mut Vec::new());
@@ -154,7 +157,7 @@ impl<'a> DryRun<'a> {
         result
     }
 
-    /// The job of that name, unless a new one could take its name.
+    /// The live job of that name, unless a new one could take its name.
     fn live_job(&self, key: &JobKey) -> Option<JobRows> {
         let state = &self.scratch.state;
         let job = state.jobs().get(state.job_named(key)?)?;
@@ -183,7 +186,7 @@ impl<'a> DryRun<'a> {
             .collect()
     }
 
-    /// A pass over the job's waiting tasks alone, committed to the copy as a scheduler would.
+    /// Runs a pass over the job's pending tasks only, committed to the copy as a scheduler would.
     fn place_pending(&mut self, id: JobId, result: &mut DryRunResult) {
         let ScratchCell { state, snapshot } = &mut self.scratch;
         result.deferred = state.job_load(id).map_or(0, |load| load.deferred);
@@ -220,16 +223,19 @@ impl<'a> DryRun<'a> {
         self.record_evictions(&before, &outcome, result);
     }
 
-    /// Whom the plan evicts, and what becomes of them.
+    /// Records the tasks that the plan evicts, and where they end up.
     fn record_evictions(&self, before: &State, outcome: &PassOutcome, result: &mut DryRunResult) {
         let first = reschedule::evicted_tasks(before, outcome);
         if first.is_empty() {
             return;
         }
-        let settled = reschedule::reschedule(&self.scratch, &first, &self.solver, self.seed);
-        result.victims = reschedule::describe_evicted(before, &first, &settled.lands_on);
-        result.evicted_in_turn =
-            reschedule::describe_evicted(before, &settled.evicted_in_turn, &settled.lands_on);
+        let rescheduled = reschedule::reschedule(&self.scratch, &first, &self.solver, self.seed);
+        result.victims = reschedule::describe_evicted(before, &first, &rescheduled.lands_on);
+        result.evicted_in_turn = reschedule::describe_evicted(
+            before,
+            &rescheduled.evicted_in_turn,
+            &rescheduled.lands_on,
+        );
         result.by_job = losses_by_job(result.victims.iter().chain(&result.evicted_in_turn));
     }
 }
@@ -272,7 +278,7 @@ impl DryRunResult {
     }
 }
 
-/// A job with the rows of its tasks, before anything was changed.
+/// A job with the rows of its tasks, before any change.
 struct JobRows {
     state: State,
     job: Job,

@@ -1,16 +1,17 @@
-//! When a task that waits for room will start (X5), as far as that can be known: the queue is
-//! played forward on a copy of the board, over the moments at which something is known to happen.
+//! Estimates when a pending task will start (X5), as far as that can be known: the queue is
+//! simulated forward on a copy of the snapshot, over the moments of known future events.
 //!
-//! Known are the ends of attempts that may run only so long (`max_run`), of back-offs and leases,
-//! and of disk that is kept for a while. At each such moment room is freed and the real scheduler
-//! makes a pass over everybody who waits, in its own order: so those who stand before the task, and
-//! those who slip past it because they are smaller, take what they would take. What is placed and
-//! has a `max_run` itself ends again later, and what ended is tried again as its job says.
+//! Known events are the ends of attempts with a limited run time (`max_run`), of back-offs and
+//! leases, and of retained disk. At each such moment room is freed and the real scheduler makes a
+//! pass over all pending tasks, in its own order: so tasks ahead of this one in the queue, and
+//! smaller tasks that can be placed before it, take the room that they would take. A placed task
+//! with a `max_run` ends again later, and an ended one is retried as its job says.
 //!
-//! The moment is the latest one if nobody comes who goes first: attempts may end before their time.
-//! A drain has no known end, nor has a job that another waits for, and neither is guessed.
+//! The estimate is the latest start if no task arrives that goes first: attempts may end before
+//! their time. A drain has no known end, nor has a job that another waits for, and neither is
+//! guessed.
 //!
-//! Rejected: the sum of what is free and freed against what is asked. It forgets the queue, and
+//! Rejected: comparing the sum of free and freed room with the request. It ignores the queue, and
 //! that room on two machines is not room for one task.
 
 use crate::cluster_snapshot::{ClusterSnapshot, PendingTaskInfo, PlacementState};
@@ -24,80 +25,80 @@ use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
-/// Most moments looked at: the first half one by one, later ones so many together that the last
-/// look is at the end of what is known, as far as the work allows.
+/// Most moments simulated: the first half one by one, later ones grouped so that the last look is
+/// at the end of the known events, as far as the work allows.
 const MAX_MOMENTS: usize = 256;
-/// Work for one estimate, in looks at a waiting task: meant to be a tenth of a second, reckoned at
-/// a third of a microsecond each and not measured. Questions are answered one at a time, so that is
-/// what others wait for. It is the work that is bounded and not the looks, because what ended comes
-/// back: neither the queue nor what is known to happen has to get shorter on the way.
+/// Work for one estimate, in visits to a pending task: meant to be a tenth of a second, estimated
+/// at a third of a microsecond each and not measured. Queries are answered one at a time, so that
+/// is how long others wait. The work is bounded and not the number of looks, because ended tasks
+/// come back: neither the queue nor the list of known events has to get shorter on the way.
 pub const MAX_WORK: usize = 300_000;
-/// What a placement costs in such looks: machines are searched and scored for it.
+/// The cost of a placement in such visits: machines are searched and scored for it.
 const PLACEMENT_COST: usize = 10;
-/// Ends named of the machine that the task goes to.
+/// Ends listed for the machine that the task is placed on.
 const MAX_NAMED_ENDS: usize = 5;
 
-/// What an estimate rests on.
+/// The basis of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EstimateBasis {
-    /// It has a place now: the next pass.
+    /// It can be placed now: the next pass.
     Now,
     /// Its own back-off or lease.
     NotBefore,
-    /// Known ends of others.
+    /// Known ends of other tasks.
     Ends,
 }
 
-/// The moment it starts, at the latest unless somebody comes who goes first.
+/// The moment it starts, at the latest unless a task arrives that goes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartEstimate {
     pub at: Time,
     pub basis: EstimateBasis,
     pub machine: MachineId,
-    /// Whose end makes room on that machine, newest first.
+    /// Tasks whose end makes room on that machine, newest first.
     pub freed_by: Vec<TaskId>,
 }
 
-/// Why there is none.
+/// Why there is no estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoEstimate {
     /// Nothing that holds room has a known end.
     NoKnownEnd,
     /// Everything with a known end has ended by then, and there is still no room.
     NoRoomUntil { until: Time },
-    /// There was no room until then; further was not looked.
+    /// There was no room until then; later moments were not simulated.
     HorizonReached { until: Time },
 }
 
-/// Of which task it is asked.
+/// The task in question.
 #[derive(Clone, Copy, Debug)]
 pub struct EstimateQuery {
     pub task: TaskId,
     pub now: Time,
     /// Whether a pass might place it as things are, so that a cell in which nothing ends need not
-    /// be copied to learn that.
+    /// be copied to find out.
     pub fits_now: bool,
     /// See [`MAX_WORK`]. The first pass is made in any case.
     pub max_work: usize,
 }
 
-/// Something that is known to happen.
+/// A known future event.
 #[derive(Clone, Copy, Debug)]
 enum FutureEvent {
     /// The attempt is killed, if it is still that one.
     AttemptEnds { task: TaskId, attempt: u32 },
-    /// Kept disk is let go.
+    /// Retained disk is released.
     DiskReleased { machine: MachineId, bytes: u64 },
     /// The machine on which the task crashed may be tried again.
     CrashAvoidanceEnds,
-    /// Somebody may be tried from now on.
+    /// Some task may be tried from now on.
     StartAllowed,
 }
 
-/// When a task would start. `board` is the board of `state`.
+/// Estimates when a task would start. `snapshot` is the snapshot of `state`.
 ///
 /// # Errors
-/// Why nobody can say.
+/// Why there is no estimate.
 pub fn estimate(
     state: &State,
     snapshot: &ClusterSnapshot,
@@ -116,7 +117,7 @@ pub fn estimate(
     Simulation { state, snapshot, task, now, future, solver, seed, freed, work, max_work }.run()
 }
 
-/// What is known to happen, by time.
+/// The known future events, by time.
 fn known_events(state: &State, task: TaskId, now: Time) -> BTreeMap<Time, Vec<FutureEvent>> {
     let mut future: BTreeMap<Time, Vec<FutureEvent>> = BTreeMap::new();
     let mut add = |at: Time, step: FutureEvent| future.entry(at.max(now)).or_default().push(step);
@@ -155,9 +156,9 @@ struct Simulation<'a> {
     future: BTreeMap<Time, Vec<FutureEvent>>,
     solver: Solver,
     seed: u64,
-    /// Who has left which machine.
+    /// Tasks that have left, and their machines.
     freed: Vec<(TaskId, MachineId)>,
-    /// Done so far.
+    /// Work done so far.
     work: usize,
     max_work: usize,
 }
@@ -170,13 +171,15 @@ impl Simulation<'_> {
                 return Ok(self.start_estimate(at, machine));
             }
             if self.future.is_empty() {
-                return Err(match ended {
-                    true => NoEstimate::NoRoomUntil { until: at },
-                    false => NoEstimate::NoKnownEnd,
+                return Err(if ended {
+                    NoEstimate::NoRoomUntil { until: at }
+                } else {
+                    NoEstimate::NoKnownEnd
                 });
             }
             let mut moment = None;
-            // None after the last look: the moment that is named is one that was looked at.
+            // No events after the last look: the reported moment must be one at which a pass was
+            // made.
             for _ in 0..self.moments_per_look(looks) {
                 let Some((time, steps)) = self.next_events() else { break };
                 moment = Some(time);
@@ -191,9 +194,9 @@ impl Simulation<'_> {
         Err(NoEstimate::HorizonReached { until: at })
     }
 
-    /// How many moments go together before the next look, after so many looks.
+    /// How many moments are grouped before the next look, after so many looks.
     fn moments_per_look(&self, looks: usize) -> usize {
-        // Half of the work that is left is for the looks, half for what happens between them.
+        // Half of the work that is left is for the looks, half for the events between them.
         let half = self.max_work.saturating_sub(self.work) / 2;
         let affordable = (half / self.snapshot.pending().len().max(1)).max(1);
         match affordable.min(MAX_MOMENTS - looks) {
@@ -203,7 +206,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// What happens next, if work is left for that and for the look after it.
+    /// The next events, if enough work is left for them and for the look after them.
     fn next_events(&mut self) -> Option<(Time, Vec<FutureEvent>)> {
         let steps = self.future.first_key_value().map_or(0, |(_, steps)| steps.len());
         // Each may put one more task into the queue.
@@ -215,7 +218,7 @@ impl Simulation<'_> {
         self.future.pop_first()
     }
 
-    /// A pass over everybody who waits; where the task goes, if it does.
+    /// Runs a pass over all pending tasks; returns where the task is placed, if it is.
     fn run_pass(&mut self, at: Time) -> Option<MachineId> {
         self.work += self.snapshot.pending().len();
         let queue = Queue::new(&self.snapshot, self.solver.options.order, at, self.seed);
@@ -239,7 +242,8 @@ impl Simulation<'_> {
         found
     }
 
-    /// Who was evicted waits again. What was inside an alloc stays gone: its room is the alloc's.
+    /// Makes evicted tasks pending again. Tasks inside an alloc stay gone: their room is the
+    /// alloc's.
     fn requeue_evicted(&mut self, outcome: &PassOutcome) {
         for victim in outcome.plan.groups.iter().flat_map(|group| &group.victims) {
             let row = self.state.tasks().get(victim.task);
@@ -273,13 +277,13 @@ impl Simulation<'_> {
         }
     }
 
-    /// The attempt is over: its room is free, its disk may stay, and it may be tried again.
+    /// Ends the attempt: its room is free, its disk may stay, and it may be retried.
     fn end_attempt(&mut self, at: Time, task: TaskId, attempt: u32) {
         let placement = self.snapshot.placement_of(task);
         let Some(machine) = placement.and_then(PlacementState::machine) else { return };
         let in_alloc = placement.and_then(PlacementState::alloc).is_some();
         let row = self.state.tasks().get(task).filter(|_| {
-            // One that was evicted meanwhile and placed again has its time before it.
+            // An attempt that was evicted meanwhile and placed again has its full time ahead.
             self.snapshot.attempt_of(task) == Some(attempt)
         });
         let Some(row) = row else { return };
@@ -300,13 +304,13 @@ impl Simulation<'_> {
         }
     }
 
-    /// So much more of a machine's disk is kept, or less.
+    /// Adds to a machine's retained disk; `bytes` may be negative.
     fn adjust_retained_disk(&mut self, machine: MachineId, bytes: i64) {
         self.snapshot.retain_disk(machine, bytes);
         self.snapshot.change_log.push(machine.0);
     }
 
-    /// Puts a task into the queue as it is at that time.
+    /// Puts a task into the queue as it is at time `at`.
     fn enqueue(&mut self, task: TaskId, not_before: Time, at: Time) {
         let Some(row) = self.state.tasks().get(task) else { return };
         let Some(job) = self.state.jobs().get(row.job) else { return };

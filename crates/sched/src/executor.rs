@@ -1,5 +1,5 @@
-//! Who runs the parts of a divided piece of work. The crate is pure and starts no threads: callers
-//! that have some lend them through this trait.
+//! The executor trait: runs the parts of a divided piece of work. The crate is pure and starts no
+//! threads: callers that have threads provide them through this trait.
 //!
 //! **Invariant:** results do not depend on the executor. Work is divided into a number of parts
 //! that depends on the work alone, each part writes only its own result, and results are joined in
@@ -23,7 +23,7 @@ impl Executor for Sequential {
     }
 }
 
-/// Runs `work` for every part and gives the results in the order of the parts.
+/// Runs `work` for every part and returns the results in the order of the parts.
 pub fn map<R: Send>(
     executor: &dyn Executor,
     parts: usize,

@@ -1,13 +1,15 @@
-//! Why a task waits (B17): how many machines refuse it for which reason first, the nearest change
-//! with which it would fit, whom it would have to evict, and where it stands in the queue.
+//! Explains why a task is pending (B17): how many machines are infeasible for which first reason,
+//! the nearest change with which it would fit, the tasks it would have to evict, and its queue
+//! position.
 //!
-//! Everything is data; [`text`] puts it into sentences. The counts add up to the machines of the
-//! cell, because every machine is counted once, under the first reason in the precedence order of
-//! [`InfeasibleReason`]. One explanation is a walk over the machines; tasks of a class share it. The walk is
-//! divided into ranges of fixed length, so its result does not depend on who walks.
+//! Everything is data ([`Explanation`]); `cellwright_cell::words::explanation` turns it into
+//! sentences. The counts add up to the machines of the cell, because every machine is counted once,
+//! under the first reason in the precedence order of [`InfeasibleReason`]. One explanation is a
+//! walk over the machines; tasks of a class share it. The walk is divided into ranges of fixed
+//! length, so its result does not depend on the executor.
 //!
-//! Rejected: keeping the reasons of the last pass. A pass looks at as few machines as it can and
-//! stops at the first predicate that fails, so it cannot say what would have helped.
+//! Rejected: keeping the reasons of the last pass. A pass evaluates as few machines as it can and
+//! stops at the first predicate that fails, so it does not know what would have helped.
 
 mod counterfactual;
 mod evaluation;
@@ -15,143 +17,28 @@ pub mod names;
 pub mod placement_ranking;
 pub mod queue_position;
 mod tally;
-pub mod text;
-pub mod units;
 mod victims;
 
 use crate::class::ClassId;
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::{self, Executor};
+use cellwright_cell::explanation::{
+    Counterfactual, Detail, Explanation, FITS, PortHolder, ReasonCount, TooLarge,
+};
 use cellwright_cell::id::{JobId, TaskId};
-use cellwright_cell::isolation::HostVolume;
-use cellwright_cell::name::Token;
-use cellwright_cell::named::ResourceName;
-use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::spec::Domain;
-pub use counterfactual::{Change, Counterfactual, Lowered};
 use evaluation::PreparedClass;
-use names::{MachineRef, NameResolver, TaskRef};
-use queue_position::{QueuePosition, QueuePositions};
-use serde::Serialize;
+use names::NameResolver;
+use queue_position::QueuePositions;
 use tally::{ReasonGroup, ReasonSubject, Tally};
 use victims::HolderIndex;
-pub use victims::{Obstacle, RequiredVictim, Victims};
 
-/// Machine slots walked as one part.
+/// Machine slots per part of a walk.
 const MACHINES_PER_PART: usize = 2048;
 
-/// Code of the machines on which the task fits as things are; the other codes are those of
-/// [`InfeasibleReason`].
-pub const FITS: &str = "fits";
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Explanation {
-    pub priority: Priority,
-    pub limits: Resources,
-    /// What a placement would be charged by reservation.
-    pub reservation: Resources,
-    pub machines_total: u32,
-    /// Most machines first; the numbers add up to `machines_total`.
-    pub reasons: Vec<ReasonCount>,
-    /// The nearest change with which it would fit somewhere; `None` when it fits as it is or when
-    /// no change of one thing, or of two limits, helps.
-    pub counterfactual: Option<Counterfactual>,
-    /// The other changes of one thing that would help, nearest first.
-    pub alternatives: Vec<Counterfactual>,
-    /// Machines that would take it if nothing were on them, tasks of its own job included.
-    pub when_empty: u32,
-    /// Of them, those on which the job's spread limits stand against it now.
-    pub kept_apart: u32,
-    /// Machines that drain or are down and would take it, open again, if nothing were on them.
-    pub once_open: u32,
-    /// Limits beyond the largest machine there is.
-    pub too_large: Vec<TooLarge>,
-    /// Whom it would have to evict; `None` when it fits or when no eviction helps.
-    pub victims: Option<Victims>,
-    /// Tasks that must find a place together, for a gang.
-    pub gang: Option<u32>,
-    /// Only for a task, not for a class.
-    pub standing: Option<QueuePosition>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ReasonCount {
-    /// A code of [`InfeasibleReason`], or [`FITS`].
-    pub code: &'static str,
-    pub machines: u32,
-    pub detail: Detail,
-}
-
-/// What a reason is about. `machine_ref` is the one that comes nearest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Detail {
-    /// The code says it all.
-    Nothing,
-    Constraint {
-        position: u32,
-        constraint: String,
-    },
-    /// A folder that the machines do not lend, or not for writing.
-    Volume(HostVolume),
-    Spread {
-        domain: Domain,
-        limit: u32,
-    },
-    /// The first few holders of the port.
-    StaticPort {
-        port: u16,
-        holders: Vec<PortHolder>,
-    },
-    DynamicPorts {
-        asked: u64,
-        available: u64,
-        machine: Option<MachineRef>,
-    },
-    Device {
-        kind: Token,
-        /// Any of these; empty: any at all.
-        models: Vec<Token>,
-        asked: u32,
-        milli: u16,
-        available: u64,
-        machine: Option<MachineRef>,
-    },
-    Named {
-        name: ResourceName,
-        asked: u64,
-        available: u64,
-        machine: Option<MachineRef>,
-    },
-    Resource {
-        dimension: Dimension,
-        asked: u64,
-        available: u64,
-        machine: Option<MachineRef>,
-    },
-    /// As many as a machine may hold.
-    Tasks {
-        most: u64,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PortHolder {
-    pub task: TaskRef,
-    pub machine: MachineRef,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TooLarge {
-    pub dimension: Dimension,
-    pub asked: u64,
-    /// The largest capacity of any machine.
-    pub largest: u64,
-}
-
-/// Explains classes of one board. Making it costs a look at every task; each class then costs a
-/// look at every machine.
+/// Explains classes of one snapshot. Making it costs a walk over all tasks; each class then costs a
+/// walk over all machines.
 pub struct Explainer<'a> {
     snapshot: &'a ClusterSnapshot,
     names: &'a dyn NameResolver,
@@ -160,7 +47,7 @@ pub struct Explainer<'a> {
     largest: Resources,
 }
 
-/// Why tasks of `class` wait. For many classes, [`Explainer`] shares the preparation.
+/// Why tasks of `class` are pending. For many classes, [`Explainer`] shares the preparation.
 #[must_use]
 pub fn explain(
     snapshot: &ClusterSnapshot,
@@ -205,11 +92,11 @@ impl<'a> Explainer<'a> {
         let mut tallies = tallies.into_iter();
         prepared
             .iter()
-            .map(|asked| self.build_explanation(asked, tallies.by_ref().take(parts)))
+            .map(|class| self.build_explanation(class, tallies.by_ref().take(parts)))
             .collect()
     }
 
-    /// Why this task waits, with its standing in the queue; `None` for a task that does not.
+    /// Why this task is pending, with its queue position; `None` for a task that is not.
     #[must_use]
     pub fn task(&self, task: TaskId, positions: &QueuePositions) -> Option<Explanation> {
         let position = positions.of(self.snapshot, task)?;
@@ -220,7 +107,7 @@ impl<'a> Explainer<'a> {
         Some(explanation)
     }
 
-    /// How many tasks of a gang wait for a place together.
+    /// How many tasks of a gang are to be placed together.
     fn gang_size(&self, job: JobId) -> Option<u32> {
         self.snapshot.job_spec(job).filter(|spec| spec.gang)?;
         let of_job = |task: &&TaskId| {
@@ -251,7 +138,7 @@ impl<'a> Explainer<'a> {
         };
         if let Some(pair) = &tally.pair
             && !fits
-            && !changes.iter().any(Counterfactual::is_owners_choice)
+            && !changes.iter().any(Counterfactual::is_ours)
         {
             changes.insert(0, counterfactual::pair_change(prepared, pair, self.names));
         }
@@ -268,10 +155,7 @@ impl<'a> Explainer<'a> {
             kept_apart: tally.kept_apart,
             once_open: tally.once_open,
             too_large: self.too_large(request.limits),
-            victims: match fits {
-                true => None,
-                false => tally.candidates.cheapest(prepared, self.names),
-            },
+            victims: if fits { None } else { tally.candidates.cheapest(prepared, self.names) },
             gang: None,
             standing: None,
         }
@@ -356,7 +240,7 @@ fn walk(prepared: &PreparedClass<'_>, part: usize) -> Tally {
     Tally::walk(prepared, part * MACHINES_PER_PART..end)
 }
 
-/// The constraint at `position` of the class, as people write it.
+/// The constraint at `position` of the class, as users write it.
 fn constraint_text(prepared: &PreparedClass<'_>, position: u32) -> String {
     let list = prepared.class.request.constraints;
     let constraints = list.map_or(&[][..], |list| prepared.snapshot.constraints.constraints(list));

@@ -1,9 +1,9 @@
-//! Feasibility (B30): one predicate per file, each with its reason. Declaration order of
-//! [`InfeasibleReason`] is precedence, and the order in which they are asked here.
+//! Feasibility (B30): one predicate (filter) per file, each with its reason. The declaration order
+//! of [`InfeasibleReason`] is the precedence, and the order in which predicates are evaluated here.
 //!
-//! Every predicate answers twice: `infeasible_reasons` gives all its reasons as data, for explanations and for
-//! the plain reference scheduler; `holds` gives a bare yes or no, for the fast one. The
-//! differential tests hold them to the same answer.
+//! Every predicate has two forms: `infeasible_reason` and `infeasible_reasons` give its reasons as
+//! data, for explanations and for the plain reference scheduler; the boolean form `is_met` serves
+//! the fast scheduler. The differential tests hold both to the same answer.
 
 mod alloc;
 mod constraints;
@@ -28,13 +28,13 @@ pub(crate) use resources::{released_by, room};
 pub(crate) use spread::{is_met_when_empty as spread_holds_when_empty, tasks_in_domain};
 pub(crate) use task_limit::{free_task_slots, infeasible_reason as full};
 
-/// A place a task might go to.
+/// A machine, or an alloc on it, that a task might be placed on.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacementTarget<'a> {
     pub machine: MachineId,
     /// The alloc on that machine, for classes inside an alloc set.
     pub alloc: Option<TaskId>,
-    /// Holders imagined gone: victims of a preemption.
+    /// Holders assumed to be gone: victims of a preemption.
     pub without: &'a [TaskId],
 }
 
@@ -45,8 +45,8 @@ impl PlacementTarget<'_> {
     }
 }
 
-/// Whether what a task holds on machine slot `m` is imagined gone: with itself, or with the alloc
-/// it is in, which takes it along.
+/// Whether what a task holds on machine slot `m` is assumed to be gone: with itself, or with the
+/// alloc it is in, which takes it along.
 fn is_excluded(snapshot: &ClusterSnapshot, m: usize, task: TaskId, without: &[TaskId]) -> bool {
     if without.is_empty() {
         return false;
@@ -112,7 +112,7 @@ pub fn all_reasons(
     found
 }
 
-/// The spots a class can ask for on one machine: the allocs of its set there, or the machine.
+/// The targets of a class on one machine: the allocs of its set there, or the machine.
 #[must_use]
 pub fn targets_on(
     snapshot: &ClusterSnapshot,
@@ -130,7 +130,7 @@ pub fn targets_on(
     if found.is_empty() { vec![PlacementTarget::on_machine(machine)] } else { found }
 }
 
-/// Whether a task of a class outside alloc sets fits on machine slot `m` as it is.
+/// Whether a task of a class outside alloc sets fits on machine slot `m` as things are.
 #[inline]
 pub(crate) fn is_feasible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     snapshot.machines.room[m].fits(&class.need)
@@ -151,7 +151,7 @@ fn other_predicates_hold(snapshot: &ClusterSnapshot, class: &Class, m: usize) ->
         && named_resources::is_met(snapshot, class, m)
 }
 
-/// Whether a task of a class inside an alloc set fits into `alloc` as it is.
+/// Whether a task of a class inside an alloc set fits into `alloc` as things are.
 pub(crate) fn is_feasible_in(snapshot: &ClusterSnapshot, class: &Class, alloc: TaskId) -> bool {
     let Some(row) = snapshot.allocs.get(&alloc) else { return false };
     let m = row.machine.slot();

@@ -1,9 +1,9 @@
 //! The scheduler: snapshot + now + seed → plan and reasons. Pure: no clock, I/O, threads or random
 //! source; all numbers that decide anything are integers.
 //!
-//! A [`ClusterSnapshot`] is a dense mirror of the cell's state, a [`Solver`] runs passes over its pending
-//! tasks, an [`PassOutcome`] holds the plan and who still waits. `feasible` says what fits and why
-//! not, `score` how well.
+//! A [`ClusterSnapshot`] is a dense mirror of the cell's state, a [`Solver`] runs scheduling passes
+//! over its pending tasks, and a [`PassOutcome`] holds the plan and the tasks that stay pending.
+//! `feasible` holds the predicates (filters) with their reasons, `score` ranks feasible machines.
 
 pub mod available_shapes;
 pub mod class;
@@ -19,8 +19,8 @@ pub mod score;
 pub mod solve;
 pub mod whatif;
 
-/// The seed of a scheduler that was given none, and of whoever shows beforehand what it would do:
-/// of equally good machines both then name the same.
+/// The seed of a scheduler for which none is configured, and of dry runs and previews: among
+/// equally good machines both then choose the same one.
 pub const DEFAULT_SEED: u64 = 1;
 
 pub use class::ClassId;

@@ -1,7 +1,8 @@
-//! The order in which waiting tasks are tried (B29): priority high to low; inside a priority
-//! round-robin across users, one placed task per turn; inside a user by job submission, then index.
+//! The scheduling queue: the order in which pending tasks are tried (B29). Priority high to low;
+//! inside a priority round-robin across users, one placed task per turn; inside a user by job
+//! submission, then index.
 //!
-//! A task that cannot be placed does not use up its user's turn, so nobody waits behind it. The
+//! A task that cannot be placed does not use up its user's turn, so it blocks no other task. The
 //! pending tasks of a gang are one item.
 
 use crate::cluster_snapshot::{ClusterSnapshot, PlacementState};
@@ -30,7 +31,7 @@ struct QueueItem {
     count: u32,
 }
 
-/// What one user waits for at one priority: a range of items.
+/// The pending items of one user at one priority: a range of items.
 #[derive(Clone, Copy, Debug)]
 struct UserQueue {
     next: u32,
@@ -45,25 +46,25 @@ pub struct Queue {
     /// Ends of the priorities, as positions in `user_queues`.
     priority_ends: Vec<u32>,
     priority: usize,
-    /// Lanes of the current priority that have something left, in turn.
+    /// User queues of the current priority that have items left, in turn.
     active_users: Vec<UserQueue>,
     turn: usize,
     /// Seed of the turns of this pass.
     seed: u64,
-    /// Tasks that wait for their time.
+    /// Tasks that may not start yet.
     pub not_due: usize,
 }
 
 impl Queue {
-    /// All pending tasks of the board that may start at `now`. Who is first inside a priority is
-    /// drawn from the seed and the number of passes the board has seen, so that turns change under
-    /// one seed too: a new seed per pass would void everything the board remembers.
+    /// All pending tasks of the snapshot that may start at `now`. The first user inside a priority
+    /// is drawn from the seed and the number of passes made on the snapshot, so that turns change
+    /// under one seed too: a new seed per pass would invalidate every score in the cache.
     #[must_use]
     pub fn new(snapshot: &ClusterSnapshot, order: QueueOrder, now: Time, seed: u64) -> Queue {
         Queue::filtered(snapshot, order, now, seed, |_, _| true)
     }
 
-    /// Same, of those tasks alone that `includes` says yes to: a question is about some of them.
+    /// The same, of the tasks for which `includes` holds: a question is about some of them.
     #[must_use]
     pub fn of_tasks(
         snapshot: &ClusterSnapshot,
@@ -75,7 +76,7 @@ impl Queue {
         Queue::filtered(snapshot, order, now, seed, |task, _| includes(task))
     }
 
-    /// Same, of those jobs alone that `includes` says yes to: schedulers share the work by job.
+    /// The same, of the jobs for which `includes` holds: schedulers share the work by job.
     #[must_use]
     pub fn of_jobs(
         snapshot: &ClusterSnapshot,
@@ -94,8 +95,8 @@ impl Queue {
         seed: u64,
         includes: impl Fn(TaskId, &JobSpec) -> bool,
     ) -> Queue {
-        // Not a plain rotation by one: passes and free places often come in step, and a step of
-        // two between two users would always serve the same one.
+        // Not a plain rotation by one: passes and freed room often come in step, and a step of two
+        // between two users would always serve the same one.
         let seed = seed ^ snapshot.passes.wrapping_mul(PASS_STRIDE);
         let mut queue = Queue { seed, ..Queue::default() };
         let mut keyed: Vec<(u128, TaskId)> = Vec::with_capacity(snapshot.pending.len());
@@ -131,17 +132,17 @@ impl Queue {
         for (key, task) in keyed {
             let row = &snapshot.tasks[task.slot()];
             let is_gang = snapshot.job(row.job).is_some_and(|job| job.spec.gang);
-            let (this_level, this_lane) = match order {
+            let (this_priority, this_user) = match order {
                 QueueOrder::Fair => (key >> 96, key >> 64),
                 QueueOrder::Arrival => (0, 0),
             };
-            if user_queue != Some(this_lane) {
-                if level.is_some_and(|l| l != this_level) {
+            if user_queue != Some(this_user) {
+                if level.is_some_and(|l| l != this_priority) {
                     self.priority_ends.push(self.user_queues.len() as u32);
                 }
                 let at = self.items.len() as u32;
                 self.user_queues.push(UserQueue { next: at, end: at });
-                (level, user_queue, gang) = (Some(this_level), Some(this_lane), None);
+                (level, user_queue, gang) = (Some(this_priority), Some(this_user), None);
             }
             let first = self.tasks.len() as u32;
             self.tasks.push(*task);
@@ -187,15 +188,15 @@ impl Queue {
             if self.priority == 0 { 0 } else { self.priority_ends[self.priority - 1] as usize };
         let Some(end) = self.priority_ends.get(self.priority) else { return };
         self.active_users = self.user_queues[from..*end as usize].to_vec();
-        // Whose turn is first differs from pass to pass, so that no user is always first.
+        // The first user differs from pass to pass, so that no user is always first.
         let first =
             random::below(self.seed, 0x9_0e0e + self.priority as u64, self.active_users.len());
         self.active_users.rotate_left(first);
         self.turn = 0;
     }
 
-    /// The next tasks to try together. `placed` says whether the last ones found a place, which
-    /// ends their user's turn.
+    /// The next tasks to try together. `placed` is whether the last ones were placed, which ends
+    /// their user's turn.
     pub fn next(&mut self, placed: bool) -> Option<&[TaskId]> {
         if placed {
             self.turn += 1;
@@ -224,7 +225,7 @@ impl Queue {
         }
     }
 
-    /// Tasks in the queue, those of early gangs included.
+    /// Tasks in the queue, those of incomplete gangs included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tasks.len()

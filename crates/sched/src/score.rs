@@ -1,7 +1,8 @@
-//! How good a feasible machine is (B31). The declaration order of [`Score`] is the policy: a term
-//! matters only where all terms before it are equal. Lower is better throughout. All integers.
+//! Scores feasible machines (B31). The declaration order of [`Score`] is the policy: a term matters
+//! only where all terms before it are equal. Lower is better throughout. All integers.
 //!
-//! The hot path packs the terms into one [`ScoreKey`]; a test holds that keys order exactly as scores.
+//! The hot path packs the terms into one [`ScoreKey`]; a test asserts that keys order exactly as
+//! scores.
 
 pub(crate) mod devices;
 pub(crate) mod locality;
@@ -28,7 +29,7 @@ pub struct Score {
     pub spread: u8,
     /// Device worth that the machine loses, [`MAX_DEVICES`] at most.
     pub devices: u32,
-    /// The packing model's opinion.
+    /// The packing model's term.
     pub packing: u32,
     /// Machine id rotated by the seed, so that ties do not always fall on the first machine.
     pub rank: u32,
@@ -47,12 +48,12 @@ impl ScoreKey {
     }
 }
 
-/// Largest values that a key can carry; larger ones count as these.
+/// Largest values that a key can carry; larger ones are clamped to these.
 const MAX_WORST_VICTIM: u16 = (1 << 9) - 1;
 const MAX_VICTIMS: u16 = (1 << 12) - 1;
 const MAX_PREFERENCE: u16 = (1 << 13) - 1;
 pub(crate) const MAX_DEVICES: u32 = (1 << 24) - 1;
-/// Machine slots a board can rank.
+/// Machine slots that a snapshot can rank.
 pub(crate) const RANK_BITS: u32 = 22;
 const _: () = assert!(cellwright_cell::machine::MAX_MACHINES <= 1 << RANK_BITS);
 
@@ -70,7 +71,7 @@ impl Score {
     }
 }
 
-/// What turns machine slots into ranks and rooms into packing terms, fixed for one pass.
+/// Turns machine slots into ranks and rooms into packing terms; fixed for one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ranking {
     pub model: PackingModel,
@@ -120,7 +121,7 @@ pub(crate) fn score(
     }
 }
 
-/// [`score`] as a key, without looking at terms a plain class cannot have.
+/// [`score`] as a key, without evaluating terms that a plain class cannot have.
 #[inline]
 pub(crate) fn key(
     snapshot: &ClusterSnapshot,

@@ -1,9 +1,11 @@
-//! One scheduling pass: queue in, plan out. Named phases per task: find a free place; failing that,
-//! find a place to make free; commit it to the board, so that the next task sees it.
+//! The solver: one scheduling pass, queue in, plan out. Named phases per task: find a machine with
+//! free room; failing that, find a machine to make room on by preemption; commit the placement to
+//! the snapshot, so that the next task sees it.
 //!
-//! **Invariant:** the plan is a function of the board, the options, the time and the seed. Nothing
-//! depends on the executor, on addresses or on hash order. A board counts its passes, for the turns
-//! of users; one freshly built has seen none, so there the snapshot and the seed decide.
+//! **Invariant:** the plan is a function of the snapshot, the options, the time and the seed.
+//! Nothing depends on the executor, on addresses or on hash order. A snapshot counts its passes,
+//! for the turns of users; a freshly built one has had none, so there its content and the seed
+//! decide.
 
 pub mod options;
 mod preempt;
@@ -33,10 +35,10 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Sampling: machines on which room can be made that are looked at per class.
+/// Sampling: how many machines on which room can be made are evaluated per class.
 const PREEMPTION_SAMPLE: usize = 32;
 
-/// A task that found no place, with its class for explanations.
+/// A task that was not placed, with its class for explanations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingTask {
     pub task: TaskId,
@@ -50,11 +52,11 @@ pub struct PendingTask {
 pub struct Stats {
     /// Scans over all machines.
     pub scans: u64,
-    /// Walks over part of the random order.
+    /// Walks over a part of the random order.
     pub walks: u64,
-    /// Machines looked at.
+    /// Machines evaluated.
     pub evaluations: u64,
-    /// Searches for a place to make free.
+    /// Searches for a machine to make room on.
     pub preemption_searches: u64,
     /// Planned tasks moved to make room for others.
     pub moves: u64,
@@ -67,7 +69,7 @@ pub struct PassOutcome {
     /// Tasks evicted, members of allocs included.
     pub preempted: usize,
     pub pending: Vec<PendingTask>,
-    /// Tasks whose time to start has not come.
+    /// Tasks that may not start yet.
     pub not_yet: usize,
     pub stats: Stats,
 }
@@ -84,13 +86,13 @@ impl Solver {
         Solver { options }
     }
 
-    /// Tries every pending task of the board once. The board holds the result.
+    /// Tries every pending task of the snapshot once. The snapshot holds the result.
     pub fn pass(&self, snapshot: &mut ClusterSnapshot, now: Time, seed: u64) -> PassOutcome {
         let queue = Queue::new(snapshot, self.options.order, now, seed);
         self.pass_with_queue(snapshot, queue, seed)
     }
 
-    /// Same, with a queue made beforehand.
+    /// The same, with a queue made beforehand.
     pub fn pass_with_queue(
         &self,
         snapshot: &mut ClusterSnapshot,
@@ -100,7 +102,7 @@ impl Solver {
         self.pass_with_executor(snapshot, queue, seed, &Sequential)
     }
 
-    /// Same, with full scans divided over an executor. The outcome does not depend on it.
+    /// The same, with full scans divided over an executor. The outcome does not depend on it.
     pub fn pass_with_executor(
         &self,
         snapshot: &mut ClusterSnapshot,
@@ -124,7 +126,8 @@ impl Solver {
 }
 
 impl ClusterSnapshot {
-    /// Looks again at what the cell runs, if that has changed: machines are scored against it.
+    /// Draws the demand mix again if the cell's tasks have changed enough: machines are scored
+    /// against it.
     pub(crate) fn redraw_mix(&mut self) {
         if self.demand_mix.is_stale(&self.classes, self.machines.shapes.len()) {
             let ClusterSnapshot {
@@ -141,7 +144,7 @@ impl ClusterSnapshot {
     }
 }
 
-/// Where a task goes and who has to leave.
+/// The machine chosen for a task, and the victims that have to leave.
 struct Choice {
     machine: MachineId,
     alloc: Option<TaskId>,
@@ -169,7 +172,7 @@ impl<'a> Pass<'a> {
         snapshot.change_log.trim(snapshot.machines.len());
         snapshot.redraw_mix();
         let slots = snapshot.machine_slots();
-        // A small cell is searched whole: sampling would save nothing.
+        // A small cell is scanned in full: sampling would save nothing.
         let sample = options.randomization.map(|n| n as usize);
         let sample_size = sample.filter(|n| *n < snapshot.machine_count());
         let mut cache = std::mem::take(&mut snapshot.score_cache);
@@ -187,7 +190,7 @@ impl<'a> Pass<'a> {
     }
 
     fn finish(mut self) -> PassOutcome {
-        // Groups whose task was moved later left an empty place.
+        // Groups whose task was moved later are empty.
         self.outcome.plan.groups.retain(|group| !group.assignments.is_empty());
         self.snapshot.score_cache = self.searcher.cache;
         self.snapshot.passes += 1;
@@ -198,10 +201,7 @@ impl<'a> Pass<'a> {
 
     fn place_one(&mut self, task: TaskId, position: u32) -> bool {
         let Some(class) = self.snapshot.class_of(task) else { return false };
-        let choice = match self.lacks_members(task) {
-            true => None,
-            false => self.find(class, task),
-        };
+        let choice = if self.lacks_members(task) { None } else { self.find(class, task) };
         match choice {
             Some(choice) => {
                 let mut group = Group::default();
@@ -217,23 +217,21 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A gang of which somebody is on the way out cannot be whole, not even by its last task.
+    /// A gang with a stopping task cannot be complete, not even by its last task.
     fn lacks_members(&self, task: TaskId) -> bool {
         let job = self.snapshot.job(self.snapshot.tasks[task.slot()].job);
         job.is_some_and(|job| job.spec.gang && job.in_transition > 0)
     }
 
-    /// All of them or none: what was done for the first is taken back when the last finds no place.
+    /// All of them or none: the placements of the first are rolled back when the last cannot be
+    /// placed.
     fn place_gang(&mut self, tasks: &[TaskId], position: u32) -> bool {
         let mut group = Group::default();
         let preempted = self.outcome.preempted;
         self.snapshot.begin_transaction();
         for task in tasks {
             let Some(class) = self.snapshot.class_of(*task) else { continue };
-            let found = match self.lacks_members(*task) {
-                true => None,
-                false => self.find(class, *task),
-            };
+            let found = if self.lacks_members(*task) { None } else { self.find(class, *task) };
             let Some(choice) = found else {
                 self.snapshot.roll_back();
                 self.outcome.preempted = preempted;
@@ -253,9 +251,9 @@ impl<'a> Pass<'a> {
         true
     }
 
-    /// Room made for a later member may make an earlier victim unnecessary.
+    /// Room made for a later member may make an earlier eviction unnecessary.
     fn spare_victims(&mut self, group: &mut Group) {
-        let takers: Vec<TaskId> = group.assignments.iter().map(|a| a.task).collect();
+        let preemptors: Vec<TaskId> = group.assignments.iter().map(|a| a.task).collect();
         let mut victims = std::mem::take(&mut group.victims);
         // An evicted task keeps its row, and with it the class it had.
         let priority = |snapshot: &ClusterSnapshot, victim: &Victim| {
@@ -263,9 +261,9 @@ impl<'a> Pass<'a> {
         };
         victims.sort_by_key(|victim| (Reverse(priority(self.snapshot, victim)), victim.task));
         for victim in victims {
-            match self.snapshot.reprieve(victim.task, &takers) {
+            match self.snapshot.reprieve(victim.task, &preemptors) {
                 0 => group.victims.push(victim),
-                spared => self.outcome.preempted -= spared,
+                reprieved => self.outcome.preempted -= reprieved,
             }
         }
         group.victims.sort_by_key(|victim| victim.task);
@@ -279,7 +277,7 @@ impl<'a> Pass<'a> {
         if let Some(m) = self.find_free(class, task) {
             return Some(on(m));
         }
-        // A gang may be taken back, a moved task could not; and arrivals are decided one by one.
+        // A gang may be rolled back, a moved task could not; and arrivals are decided one by one.
         let may_move = self.options.repair
             && self.options.order == QueueOrder::Fair
             && self.snapshot.undo_log.is_none();
@@ -329,9 +327,10 @@ impl<'a> Pass<'a> {
             let machine = machine(&alloc)?;
             return Some(Choice { machine, alloc: Some(alloc), victims: vec![] });
         }
-        let found = match self.options.preemption {
-            true => scan::best_alloc_preempting(self.snapshot, row, self.ranking),
-            false => None,
+        let found = if self.options.preemption {
+            scan::best_alloc_preempting(self.snapshot, row, self.ranking)
+        } else {
+            None
         };
         let Some((alloc, eviction)) = found else {
             self.full_sets.insert(class, now);
@@ -341,7 +340,7 @@ impl<'a> Pass<'a> {
         Some(Choice { machine, alloc: Some(alloc), victims: eviction.victims })
     }
 
-    /// Carries the choice out on the board and writes it into the plan.
+    /// Applies the choice to the snapshot and adds it to the plan.
     fn commit(&mut self, task: TaskId, class: ClassId, choice: Choice, group: &mut Group) {
         if !choice.victims.is_empty() {
             self.repair.evicted_on.insert(choice.machine);
@@ -359,7 +358,7 @@ impl<'a> Pass<'a> {
         let row = self.snapshot.class(class);
         let m = choice.machine.slot();
         let ports = choose_ports(self.snapshot, row, m);
-        // The place was found feasible, so there are devices for every request.
+        // The target was found feasible, so there are devices for every request.
         let devices = match self.options.model {
             PackingModel::Hybrid => score::devices::choose_least_loss(self.snapshot, row, m),
             _ => None,
@@ -401,20 +400,20 @@ fn choose_ports(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> Vec<u16>
     chosen
 }
 
-/// Which of a class's two pools of candidates a search works on.
+/// Which of a class's two candidate pools a search works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PoolKind {
     Free,
     Preempting,
 }
 
-/// Finds machines by whatever techniques are switched on.
+/// Finds machines by the techniques that are enabled.
 struct Searcher<'a> {
     options: Options,
     cache: ScoreCache,
     ranking: Ranking,
     seed: u64,
-    /// `None`: all machines are looked at.
+    /// `None`: all machines are evaluated.
     sample_size: Option<usize>,
     stats: Stats,
     executor: &'a dyn Executor,
@@ -428,7 +427,7 @@ impl Searcher<'_> {
         }
     }
 
-    /// The best machine by the judge. The pool is out of the memory while it is worked on.
+    /// The best machine by the scorer. The pool is out of the cache while it is worked on.
     fn best(
         &mut self,
         snapshot: &ClusterSnapshot,
@@ -442,20 +441,20 @@ impl Searcher<'_> {
             // A search for victims costs much more than one for room.
             PoolKind::Preempting => self.sample_size.map(|enough| enough.min(PREEMPTION_SAMPLE)),
         };
-        let found = match self.options.classes && self.options.score_cache {
-            true => {
-                let Searcher { cache, ranking, seed, stats, executor, .. } = self;
-                let (ranking, seed, executor) = (*ranking, *seed, *executor);
-                let mut search = Search { cache, ranking, seed, sample_size, stats, executor };
-                search.best(snapshot, scorer, &mut pool, class).map(|(m, _)| m)
-            }
-            false => self.scan(snapshot, scorer, &mut pool, task, sample_size),
+        let found = if self.options.classes && self.options.score_cache {
+            let Searcher { cache, ranking, seed, stats, executor, .. } = self;
+            let (ranking, seed, executor) = (*ranking, *seed, *executor);
+            let mut search = Search { cache, ranking, seed, sample_size, stats, executor };
+            search.best(snapshot, scorer, &mut pool, class).map(|(m, _)| m)
+        } else {
+            self.scan(snapshot, scorer, &mut pool, task, sample_size)
         };
         *self.pool(pool_kind, class) = pool;
         found
     }
 
-    /// Without cached scores a class still remembers that it fitted nowhere and nothing changed.
+    /// Even without cached scores it is remembered that a class fitted nowhere and nothing has
+    /// changed.
     fn scan(
         &mut self,
         snapshot: &ClusterSnapshot,

@@ -1,10 +1,10 @@
-//! Questions about a job that is not there (yet): how many of its tasks would fit, and what adding
-//! it would do to the others.
+//! What-if questions about a job that does not exist (yet): how many of its tasks would fit, and
+//! how adding it would affect the others.
 //!
-//! The answer is the real scheduler's: the job is put on a copy of the board and an ordinary pass
-//! is run over it alone. Rejected: undoing the pass on the board itself. The pass also leaves
-//! classes, cached scores and log entries behind, and with sampling on those would sway later
-//! passes; a copy leaves no trace and costs less than the pass.
+//! The answer is the real scheduler's: the job is put on a copy of the snapshot and an ordinary
+//! pass is run over it alone. Rejected: undoing the pass on the snapshot itself. The pass also
+//! leaves classes, cached scores and log entries behind, and with sampling on those would influence
+//! later passes; a copy leaves no trace and costs less than the pass.
 
 mod hypothetical;
 mod reschedule;
@@ -12,10 +12,11 @@ mod reschedule;
 use crate::class::ClassId;
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::Executor;
-use crate::explain::names::{self, MachineRef, NameResolver, TaskRef};
-use crate::explain::{Explainer, Explanation};
+use crate::explain::Explainer;
+use crate::explain::names::{self, NameResolver};
 use crate::solve::options::Options;
 use crate::solve::{PassOutcome, Solver};
+use cellwright_cell::explanation::{Explanation, MachineRef, TaskRef};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Rejection;
@@ -27,26 +28,26 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Whose tasks are imagined.
+/// The job with the hypothetical tasks.
 #[derive(Clone, Copy, Debug)]
 pub enum WhatifJob<'a> {
-    /// Those of a job that is not on the board. `alloc_set` is the job that `spec.alloc_set` names.
+    /// A job that is not in the snapshot. `alloc_set` is the job that `spec.alloc_set` names.
     New { user: UserId, spec: &'a JobSpec, alloc_set: Option<JobId> },
-    /// More of a job that is; its spread limits count the tasks it has.
+    /// More tasks of an existing job; its spread limits count the tasks it has.
     More(JobId),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct WhatifOptions {
-    /// How the pass works; `preemption` says whether others may be evicted.
+    /// Options of the pass; `preemption` says whether others may be evicted.
     pub solver: Options,
     pub seed: u64,
-    /// What each task is charged by reservation once placed; `None`: its limits, as for a task
-    /// nobody has seen running.
+    /// The charge of each task in the sum of reservations once placed; `None`: its limits, as for a
+    /// task that has not run yet.
     pub reservation: Option<Resources>,
-    /// Most tasks [`count_fits`] tries.
+    /// The most tasks that [`count_fits`] tries.
     pub max_tasks: u32,
-    /// Most machines listed in an answer.
+    /// The most machines listed in an answer.
     pub max_listed: usize,
 }
 
@@ -68,13 +69,13 @@ pub struct MachineTasks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FitCount {
     pub count: u32,
-    /// The count stopped at the most that was to be tried; more may fit.
+    /// The count stopped at the limit; more may fit.
     pub reached_max: bool,
     /// Machines they would be on.
     pub machines: u32,
     /// The machines with most of them.
     pub placements: Vec<MachineTasks>,
-    /// Tasks of others that would be evicted.
+    /// Tasks of other jobs that would be evicted.
     pub evicted: u32,
     /// Why the next one does not fit.
     pub stopped_by: Option<Explanation>,
@@ -87,11 +88,11 @@ pub struct Evicted {
     pub index: u32,
     pub priority: Priority,
     pub machine: MachineRef,
-    /// Where it would go next; `None`: it would wait.
+    /// Where it would be placed next; `None`: it would stay pending.
     pub lands_on: Option<MachineRef>,
 }
 
-/// What one job would lose.
+/// The losses of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobLoss {
     /// `user/job`.
@@ -99,12 +100,12 @@ pub struct JobLoss {
     pub priority: Priority,
     /// Tasks evicted, at once or in turn.
     pub evicted: u32,
-    /// Of them, those that would find another place.
+    /// Of them, those that would be placed again.
     pub placed_again: u32,
     pub pending: u32,
 }
 
-/// What adding a job would do.
+/// The effects of adding a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Whatif {
     pub placed: u32,
@@ -112,22 +113,22 @@ pub struct Whatif {
     pub machines: u32,
     /// The machines with most of its tasks.
     pub placements: Vec<MachineTasks>,
-    /// Everybody who would have to go for it, lowest priority first.
+    /// All tasks that would be evicted for it, lowest priority first.
     pub victims: Vec<Evicted>,
-    /// Everybody who would have to go next, for the victims to find another place.
+    /// All tasks that would be evicted next, to place the victims elsewhere.
     pub evicted_in_turn: Vec<Evicted>,
     /// Both lists by job, most tasks first.
     pub by_job: Vec<JobLoss>,
-    /// Why the first of the pending ones waits.
+    /// Why the first of the pending ones stays pending.
     pub explanation: Option<Explanation>,
 }
 
 /// How many more tasks of the job fit, one by one: overrides of single tasks and gangs do not
-/// matter here. The board is not changed.
+/// matter here. The snapshot is not changed.
 ///
 /// # Errors
-/// [`Rejection::BadField`] for a spec no cell would admit, [`Rejection::NoSuchRow`] for a job that is
-/// not on the board.
+/// [`Rejection::BadField`] for a spec that no cell would admit, [`Rejection::NoSuchRow`] for a job
+/// that is not in the snapshot.
 pub fn count_fits(
     snapshot: &ClusterSnapshot,
     job: WhatifJob<'_>,
@@ -139,7 +140,7 @@ pub fn count_fits(
     let solver = Solver::new(options.solver);
     let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
     let (mut count, mut evicted, mut stopped) = (0, 0, None);
-    // Growing steps: a job that hardly fits should not pay for a million imagined tasks.
+    // Growing steps: a job that hardly fits should not pay for a million hypothetical tasks.
     let mut step = 256;
     while count < options.max_tasks && stopped.is_none() {
         let tasks = step.min(options.max_tasks - count);
@@ -161,8 +162,8 @@ pub fn count_fits(
     })
 }
 
-/// What a pass over the job alone would do: who is placed where, who is evicted, who still waits.
-/// The board is not changed.
+/// What a pass over the job alone would do: where tasks are placed, which tasks are evicted, which
+/// stay pending. The snapshot is not changed.
 ///
 /// # Errors
 /// As [`count_fits`].
@@ -231,7 +232,8 @@ fn explain_class(
     Explainer::new(&hypothetical.snapshot, &names, executor).class(class)
 }
 
-/// `before` is the board before the pass, where they were; the stage says where they are now.
+/// `before` is the snapshot before the pass, with the tasks where they were; the hypothetical job
+/// has where they are now.
 fn describe_evicted(
     before: &ClusterSnapshot,
     hypothetical: &HypotheticalJob,

@@ -1,4 +1,4 @@
-//! The same board, options, time and seed give the same outcome: run after run, on any executor.
+//! The same snapshot, options, time and seed give the same outcome: run after run, on any executor.
 
 mod support;
 

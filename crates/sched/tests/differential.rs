@@ -16,7 +16,7 @@ fn pass(world: &mut World, options: Options, seed: u64) -> PassOutcome {
     outcome
 }
 
-/// The same pass on a copy of the board.
+/// The same pass on a copy of the snapshot.
 fn pass_aside(world: &World, options: Options, seed: u64) -> PassOutcome {
     let mut snapshot = world.snapshot.clone();
     let mut outcome = Solver::new(options).pass(&mut snapshot, Time(world.now), seed);
@@ -40,7 +40,7 @@ fn exact_is_reference(
         }
         let reference = Options { model, order, ..Options::reference() };
         let want = pass_aside(&world, reference, seed);
-        // A small cell is searched whole whatever the sample; each technique alone is exact too.
+        // A small cell is scanned in full whatever the sample; each technique alone is exact too.
         let others = [
             Options { randomization: Some(256), ..options },
             Options { classes: false, ..options },
@@ -67,7 +67,11 @@ proptest! {
         seed in any::<u64>(),
         machines in prop_oneof![1u32..8, 1u32..40],
         steps in 5usize..50,
-        model in prop_oneof![Just(PackingModel::Hybrid), Just(PackingModel::BestFit), Just(PackingModel::WorstFit)],
+        model in prop_oneof![
+            Just(PackingModel::Hybrid),
+            Just(PackingModel::BestFit),
+            Just(PackingModel::WorstFit),
+        ],
         order in prop_oneof![3 => Just(QueueOrder::Fair), 1 => Just(QueueOrder::Arrival)],
     ) {
         exact_is_reference(seed, machines, steps, model, order)?;

@@ -1,4 +1,5 @@
-//! When a waiting task starts: exact where the ends are known, nothing where they are not.
+//! Estimates of when a pending task starts: exact where the ends are known, none where they are
+//! not.
 
 mod support;
 
@@ -97,10 +98,10 @@ fn a_task_starts_when_the_one_that_frees_its_room_has_to_end() {
     };
     assert_eq!(eta(&world, waits, 5000), Ok(want.clone()));
     assert_eq!(world.state.clone().hash(), hash);
-    // An end that is overdue is now.
+    // An overdue end counts as happening now.
     let late = eta(&world, waits, 70_000);
     assert_eq!(late, Ok(StartEstimate { at: Time(70_000), ..want }));
-    // And so it comes to pass.
+    // And that is what happens.
     world.now = 61_000;
     report(&mut world, short_run, Observed::Failed(ExitClass::TimedOut));
     world.schedule(Options::exact(), SEED);
@@ -131,7 +132,7 @@ fn room_on_two_machines_is_no_room_for_one_task() {
     world.now = 2000;
     let waits = submit(&mut world, "waits", 900, None);
     world.schedule(Options::exact(), SEED);
-    // Only the machine of `c` becomes free, whichever of the two others shares it.
+    // Only the machine of `c` becomes free, whichever machine the two others share.
     let found = eta(&world, waits, 2000).unwrap();
     assert_eq!((found.at, found.basis), (Time(91_000), EstimateBasis::Ends));
     assert_eq!(found.freed_by.len(), 2, "{found:?}");
@@ -191,14 +192,14 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
     let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
     report(&mut world, running, Observed::Started);
     world.now = 2000;
-    // The first finds the machine free for the back-off of the stronger one, and is pushed out
-    // when that is over.
+    // The first is placed during the back-off of the stronger one, and is evicted when that is
+    // over.
     let first = submit(&mut world, "first", 1000, None);
     world.schedule(Options::exact(), SEED);
     assert_eq!(eta(&world, first, 2000).map(|start| start.at), Ok(Time(11_000)));
     let second = submit(&mut world, "second", 1000, None);
     world.schedule(Options::exact(), SEED);
-    // Whenever the stronger one fails, the first is before it. The 256th and last look is at the
+    // Whenever the stronger one fails, the first goes before it. The 256th and last look is at the
     // 128th of its ends, 13,000 apart, and not at what comes after.
     let until = Time(11_000 + 127 * 13_000);
     assert_eq!(eta(&world, second, 2000), Err(NoEstimate::HorizonReached { until }));
@@ -216,7 +217,7 @@ fn the_work_is_bounded_and_what_was_not_looked_at_is_not_named() {
     let at = |max_work| eta_within(&world, waits, 2000, max_work).map(|start| start.at);
     assert_eq!(at(MAX_WORK), Ok(Time(51_000)));
     let until = |until| Err(NoEstimate::HorizonReached { until: Time(until) });
-    // A look is 1, and so is an end; before one there must be enough for the look after it.
+    // A look costs 1, and so does an end; before an end there must be enough for the look after it.
     assert_eq!(at(6), until(21_000));
     assert_eq!(at(4), until(11_000));
     assert_eq!(at(0), until(2000), "the first pass is made in any case");
@@ -224,7 +225,7 @@ fn the_work_is_bounded_and_what_was_not_looked_at_is_not_named() {
 
 #[test]
 fn a_long_queue_is_looked_at_less_often() {
-    // And what ends comes back, so that what is known to happen never runs out.
+    // Ended tasks come back, so that known events never run out.
     let mut world = cell(1);
     let mut rerun = specs::plain("again", 1, 100, Resources::new(1000, 1000, 0, 0));
     rerun.task.max_run = Some(Span(10_000));

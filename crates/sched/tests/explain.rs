@@ -1,5 +1,6 @@
-//! Explanations are exact: their counts are those of the cell's own definition of what fits, asked
-//! machine by machine, and every change they propose is the largest that the definition accepts.
+//! Explanations are exact: their counts are those of the cell's own definition of what fits,
+//! evaluated machine by machine, and every change they propose is the largest that the definition
+//! accepts.
 
 #[path = "explain/sentences.rs"]
 mod sentences;
@@ -7,6 +8,7 @@ mod support;
 
 use cellwright_cell::State;
 use cellwright_cell::command::{Command, Entry, Request};
+use cellwright_cell::explanation::{Change, Counterfactual, Explanation, FITS, Obstacle};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
@@ -15,13 +17,11 @@ use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::task::Task;
 use cellwright_cell::time::Time;
+use cellwright_cell::words::{self, quantity::Natural};
 use cellwright_sched::executor::{Executor, Sequential};
+use cellwright_sched::explain::Explainer;
 use cellwright_sched::explain::names::SnapshotNames;
 use cellwright_sched::explain::queue_position::QueuePositions;
-use cellwright_sched::explain::units::StandardUnits;
-use cellwright_sched::explain::{
-    Change, Counterfactual, Explainer, Explanation, FITS, Obstacle, text,
-};
 use cellwright_sched::feasible::{self, PlacementTarget};
 use cellwright_sched::queue::QueueOrder;
 use cellwright_sched::{ClassId, Options};
@@ -77,7 +77,7 @@ impl HypotheticalTask {
     }
 }
 
-/// Places on a machine: allocs of the task's set, or the machine.
+/// Targets on a machine: allocs of the task's set, or the machine.
 fn targets(world: &World, task: TaskId, machine: MachineId) -> Vec<Option<TaskId>> {
     let class = world.snapshot.class(world.snapshot.class_of(task).unwrap());
     feasible::targets_on(&world.snapshot, class, machine)
@@ -104,7 +104,8 @@ fn fitting(world: &World, state: &State, id: TaskId, task: &HypotheticalTask) ->
         .collect()
 }
 
-/// Counts per code as the definition gives them; of several allocs the one that comes furthest.
+/// Counts per code by the definition; of several allocs the one whose reason comes last in
+/// precedence.
 fn counts_by_definition(
     world: &World,
     id: TaskId,
@@ -135,7 +136,7 @@ fn counts(explanation: &Explanation) -> BTreeMap<String, u32> {
     counts
 }
 
-/// The state with every drain ended and, if asked, every machine up.
+/// The state with every drain ended and, if `up`, every machine up.
 fn restored(state: &State, up: bool) -> State {
     let mut state = state.clone();
     let rows: Vec<_> = state.machines().iter().map(|(id, row)| (id, row.clone())).collect();
@@ -263,22 +264,25 @@ fn check_change(
 }
 
 /// Every single change that would help, by trying them all.
-fn changes_by_trial(world: &World, id: TaskId, asking: &HypotheticalTask) -> Vec<String> {
-    let helps = |asking: &HypotheticalTask| !fitting(world, &world.state, id, asking).is_empty();
+fn changes_by_trial(world: &World, id: TaskId, hypothetical: &HypotheticalTask) -> Vec<String> {
+    let helps = |hypothetical: &HypotheticalTask| {
+        !fitting(world, &world.state, id, hypothetical).is_empty()
+    };
     let mut found = Vec::new();
-    let limits = asking.spec.limits_of(asking.task.index);
+    let limits = hypothetical.spec.limits_of(hypothetical.task.index);
     for dimension in Dimension::ALL {
         let requested = limits.get(dimension);
-        if let Some(v) = (0..requested).rev().find(|v| helps(&asking.lower(dimension, *v))) {
+        if let Some(v) = (0..requested).rev().find(|v| helps(&hypothetical.lower(dimension, *v))) {
             found.push(format!("{dimension} {v}"));
         }
     }
-    let task = &asking.spec.task;
-    let ports = (0..task.ports).rev().find(|n| helps(&asking.with(|spec| spec.task.ports = *n)));
+    let task = &hypothetical.spec.task;
+    let ports =
+        (0..task.ports).rev().find(|n| helps(&hypothetical.with(|spec| spec.task.ports = *n)));
     found.extend(ports.map(|n| format!("ports {n}")));
     for (at, ask) in task.named.iter().enumerate() {
         let with = |n: u64| {
-            asking.with(|spec| match n {
+            hypothetical.with(|spec| match n {
                 0 => drop(spec.task.named.remove(at)),
                 _ => spec.task.named[at].amount = n,
             })
@@ -288,7 +292,7 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &HypotheticalTask) -> Vec
     }
     for (at, device) in task.devices.iter().enumerate() {
         let count = |n: u8| {
-            asking.with(|spec| match n {
+            hypothetical.with(|spec| match n {
                 0 => drop(spec.task.devices.remove(at)),
                 _ => spec.task.devices[at].count = n,
             })
@@ -296,40 +300,53 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &HypotheticalTask) -> Vec
         let largest = (0..device.count).rev().find(|n| helps(&count(*n)));
         found.extend(largest.map(|n| format!("device {at} count {n}")));
         if device.count == 1 {
-            let milli = |n: u16| asking.with(|spec| spec.task.devices[at].milli = n);
+            let milli = |n: u16| hypothetical.with(|spec| spec.task.devices[at].milli = n);
             let largest = (1..device.milli).rev().find(|n| helps(&milli(*n)));
             found.extend(largest.map(|n| format!("device {at} milli {n}")));
         }
     }
-    for at in 0..asking.spec.spread.len() {
-        let more = |n: u32| asking.with(|spec| spec.spread[at].limit = n);
-        let limit = asking.spec.spread[at].limit;
+    for at in 0..hypothetical.spec.spread.len() {
+        let more = |n: u32| hypothetical.with(|spec| spec.spread[at].limit = n);
+        let limit = hypothetical.spec.spread[at].limit;
         let smallest = (limit + 1..200).find(|n| helps(&more(*n)));
-        found.extend(smallest.map(|n| format!("spread {:?} {n}", asking.spec.spread[at].domain)));
+        found.extend(
+            smallest.map(|n| format!("spread {:?} {n}", hypothetical.spec.spread[at].domain)),
+        );
     }
-    let hard =
-        (0..asking.spec.constraints.len()).filter(|at| asking.spec.constraints[*at].is_hard());
+    let hard = (0..hypothetical.spec.constraints.len())
+        .filter(|at| hypothetical.spec.constraints[*at].is_hard());
     for at in hard {
-        if helps(&asking.with(|spec| drop(spec.constraints.remove(at)))) {
+        if helps(&hypothetical.with(|spec| drop(spec.constraints.remove(at)))) {
             found.push(format!("constraint {at}"));
         }
     }
+    found.extend(removals_by_trial(hypothetical, helps));
+    found.sort();
+    found
+}
+
+/// Host volumes and static ports without which the task would fit.
+fn removals_by_trial(
+    hypothetical: &HypotheticalTask,
+    helps: impl Fn(&HypotheticalTask) -> bool,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let task = &hypothetical.spec.task;
     let host_volumes: BTreeSet<_> =
         task.isolation.volumes.iter().map(|volume| volume.host_volume()).collect();
     for host_volume in host_volumes {
         let without = |spec: &mut JobSpec| {
             spec.task.isolation.volumes.retain(|volume| volume.host_volume() != host_volume);
         };
-        if helps(&asking.with(without)) {
+        if helps(&hypothetical.with(without)) {
             found.push(host_volume.to_string());
         }
     }
     for port in &task.static_ports {
-        if helps(&asking.with(|spec| spec.task.static_ports.retain(|p| p != port))) {
+        if helps(&hypothetical.with(|spec| spec.task.static_ports.retain(|p| p != port))) {
             found.push(format!("port {port}"));
         }
     }
-    found.sort();
     found
 }
 
@@ -356,7 +373,7 @@ fn changes(explanation: &Explanation) -> Vec<String> {
     all
 }
 
-/// Enough, minimal, and forbidden exactly when somebody among them is.
+/// The victims are enough and minimal, and not allowed exactly when one of them is not.
 fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), TestCaseError> {
     let Some(victims) = &found.victims else { return Ok(()) };
     let class = world.snapshot.class(world.snapshot.class_of(id).unwrap());
@@ -368,9 +385,9 @@ fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), T
         feasible::first_reason(&world.snapshot, class, &target).is_none()
     };
     prop_assert!(fits(&all), "not enough: {:?}", victims);
-    for spared in &all {
-        let fewer: Vec<TaskId> = all.iter().copied().filter(|t| t != spared).collect();
-        prop_assert!(!fits(&fewer), "{:?} is not needed: {:?}", spared, victims);
+    for victim in &all {
+        let fewer: Vec<TaskId> = all.iter().copied().filter(|t| t != victim).collect();
+        prop_assert!(!fits(&fewer), "{:?} is not needed: {:?}", victim, victims);
     }
     for victim in &victims.tasks {
         let may = found.priority.may_preempt(victim.priority);
@@ -403,8 +420,9 @@ fn check_task(world: &World, id: TaskId, found: &Explanation) -> Result<(), Test
     }
     prop_assert_eq!(changes(found), changes_by_trial(world, id, &task));
     check_victims(world, id, found)?;
-    let lines = text::render(found, &StandardUnits);
-    prop_assert!(lines.lines().all(|line| line.chars().count() <= 80), "{}", lines);
+    // Sentences are lines, and how wide they may be is for whoever shows them.
+    let text = words::explanation::render(found, &Natural);
+    prop_assert!(text.lines().all(|line| line.ends_with('.')), "{}", text);
     Ok(())
 }
 
@@ -427,15 +445,15 @@ proptest! {
         let names = &world.state;
         let explainer = Explainer::new(&world.snapshot, names, &Sequential);
         let now = Time(world.now);
-        let standings = QueuePositions::new(&world.snapshot, QueueOrder::Fair, now, seed);
+        let positions = QueuePositions::new(&world.snapshot, QueueOrder::Fair, now, seed);
         for id in world.snapshot.pending().to_vec() {
-            let found = explainer.task(id, &standings).unwrap();
+            let found = explainer.task(id, &positions).unwrap();
             check_task(&world, id, &found)?;
         }
     }
 }
 
-/// A walk over several parts gives the same whoever runs them, alone or with others.
+/// A walk over several parts gives the same result on every executor, for one class or for many.
 #[test]
 fn does_not_depend_on_the_executor() {
     let mut world = World::new(7, 4500);

@@ -1,4 +1,4 @@
-//! The board is a mirror: after any commands it says what a fresh one says, and it agrees with the
+//! The snapshot is a mirror: after any commands it equals a fresh one, and it agrees with the
 //! cell's own definition of what fits, reason by reason.
 
 mod support;
@@ -59,7 +59,8 @@ fn plan(world: &mut World, seed: u64) -> PassOutcome {
     Solver::new(Options::exact()).pass(&mut world.snapshot, now, seed)
 }
 
-/// Plans; the cell lives on meanwhile; some groups get lost on the way. How many were refused.
+/// Makes a plan; the cell changes meanwhile, and some groups get lost. Returns how many were
+/// rejected.
 fn lose_some(world: &mut World, seed: u64) -> usize {
     let mut plan = plan(world, seed).plan;
     let mut rejected = 0;
@@ -74,7 +75,7 @@ fn lose_some(world: &mut World, seed: u64) -> usize {
     rejected
 }
 
-/// Plans and commits nothing: the next pass must find everything as it was.
+/// Makes a plan and commits nothing: the next pass must find everything as it was.
 fn lose_all(world: &mut World, seed: u64) -> Result<(), TestCaseError> {
     let lost = plan(world, seed);
     world.snapshot.sync(&world.state, &[]);
@@ -102,7 +103,7 @@ fn random_cells_refuse_some_groups() {
     assert!(rejected > 10, "{rejected}");
 }
 
-/// Pairs of a task that waits and a machine that it cannot go to for its volumes.
+/// Pairs of a pending task and a machine that its volumes rule out.
 fn blocked_by_volumes(world: &World) -> usize {
     let mut kept = 0;
     for task in world.tasks_in(|state| state == TaskState::Pending) {
@@ -123,7 +124,7 @@ fn blocked_by_volumes(world: &World) -> usize {
     kept
 }
 
-/// Tasks that hold something on each machine.
+/// Number of tasks that hold something on each machine.
 fn tasks_held(world: &World) -> Vec<u64> {
     let loads = world.state.machines().iter().filter_map(|(m, _)| world.state.machine_load(m));
     loads.map(|load| load.holder_count()).collect()
@@ -169,8 +170,8 @@ fn volumes_keep_tasks_from_machines_that_do_not_lend_them() {
     assert!(kept > 10, "{kept}");
 }
 
-/// Room held for moves is counted in the mirror as in the cell, the plans made beside it are
-/// accepted, and preemption clears it away with its task.
+/// Room held for moves is counted in the mirror as in the cell, plans made while it is held are
+/// accepted, and preemption removes it with its task.
 #[test]
 fn room_held_for_moves_is_mirrored() {
     let (mut held, mut preempted, mut given_up) = (0, 0, 0);
@@ -244,7 +245,7 @@ proptest! {
             }
             matches_fresh_snapshot(&world)?;
         }
-        // A board that dragged something along would have a group refused here.
+        // A snapshot that kept stale rows would have a group rejected here.
         world.schedule(Options::exact(), seed);
         matches_fresh_snapshot(&world)?;
     }

@@ -1,4 +1,4 @@
-//! A rehearsal foretells what the cell then does, and leaves no trace.
+//! A dry run predicts what the cell then does, and leaves no trace.
 
 mod support;
 
@@ -30,7 +30,7 @@ fn dry_run(world: &World, spec: &JobSpec) -> DryRunResult {
     dry_run.apply_job(&Actor::Operator, &ada(), spec)
 }
 
-/// A cell that has lived, in which nobody waits.
+/// A cell with a history, in which no task is pending.
 fn quiet(seed: u64, machines: u32, steps: usize) -> World {
     let mut world = World::new(seed, machines);
     for _ in 0..steps {
@@ -56,8 +56,9 @@ fn machines_by_index(world: &World, key: &JobKey) -> BTreeMap<u32, MachineId> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Planned, then run on a cell where nothing else happens: the same places, the same victims,
-    /// the same waiting; and the reasons of those who wait add up to the machines.
+    /// A plan made by a dry run, then executed in a cell without other changes: the same
+    /// placements, victims and pending tasks; and the reasons of the pending ones add up to the
+    /// machines.
     #[test]
     fn what_is_rehearsed_comes_true(
         seed in any::<u64>(),
@@ -68,31 +69,31 @@ proptest! {
         let spec = specs::job(&mut world.rng, "planned", &ada(), &[]);
         let hash = world.state.clone().hash();
         let before = world.snapshot.clone();
-        let told = dry_run(&world, &spec);
+        let result = dry_run(&world, &spec);
         prop_assert_eq!(world.state.clone().hash(), hash);
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         let (owner, expect) = (ada(), None);
         let verdict = world.apply(Command::ApplyJob { owner, spec: spec.clone(), expect });
-        prop_assert_eq!(&told.verdict, &verdict);
+        prop_assert_eq!(&result.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());
         }
-        prop_assert_eq!(told.effects.count(TaskEffect::Added), spec.count);
-        prop_assert_eq!((told.placed.len() + told.pending.len()) as u32, spec.count);
+        prop_assert_eq!(result.effects.count(TaskEffect::Added), spec.count);
+        prop_assert_eq!((result.placed.len() + result.pending.len()) as u32, spec.count);
         let outcome = world.schedule(Options::exact(), SEED);
         let key = JobKey { user: ada(), job: spec.name.clone() };
         let want: BTreeMap<u32, MachineId> =
-            told.placed.iter().map(|placed| (placed.index, placed.machine.id)).collect();
+            result.placed.iter().map(|placed| (placed.index, placed.machine.id)).collect();
         prop_assert_eq!(machines_by_index(&world, &key), want);
-        prop_assert_eq!(told.victims.len(), outcome.preempted);
-        for victim in &told.victims {
+        prop_assert_eq!(result.victims.len(), outcome.preempted);
+        for victim in &result.victims {
             let row = world.state.tasks().get(victim.task.id).unwrap();
             prop_assert!(!row.state.holds_resources(), "{:?}", victim);
         }
-        let lost: u32 = told.by_job.iter().map(|loss| loss.evicted).sum();
-        prop_assert_eq!(lost as usize, told.victims.len() + told.evicted_in_turn.len());
-        prop_assert_eq!(told.explanation.is_some(), !told.pending.is_empty());
-        if let Some(why) = told.explanation {
+        let lost: u32 = result.by_job.iter().map(|loss| loss.evicted).sum();
+        prop_assert_eq!(lost as usize, result.victims.len() + result.evicted_in_turn.len());
+        prop_assert_eq!(result.explanation.is_some(), !result.pending.is_empty());
+        if let Some(why) = result.explanation {
             prop_assert_eq!(why.machines_total, world.snapshot.machine_count() as u32);
             let sum: u32 = why.reasons.iter().map(|reason| reason.machines).sum();
             prop_assert_eq!(sum, why.machines_total);
@@ -139,7 +140,8 @@ fn done(became: ApplyOutcome, version: u32, closed: Option<u32>) -> Verdict {
     Ok(Done::Job { became, version, closed })
 }
 
-/// What the change does to the tasks of [`running`], how many run on, and how many find no place.
+/// The effect of the change on the tasks of [`running`], how many disruptions, and how many stay
+/// pending.
 fn check(change: fn(&mut JobSpec), want: &[TaskEffect], disruptions: u32, pending: usize) {
     let (world, spec) = running();
     let mut new = spec.clone();
@@ -173,7 +175,7 @@ fn every_task_has_the_fate_that_the_update_gives_it() {
     let mut new = spec;
     larger(&mut new);
     let result = dry_run(&world, &new);
-    // Two share a machine: one of them has to leave, and finds nothing.
+    // Two share a machine: one of them has to leave, and finds no other.
     let counts = [Restarted, Moved].map(|fate| result.effects.count(fate));
     assert_eq!((counts, result.pending.len()), ([2, 1], 1), "{:?}", result.effects);
     assert_eq!(result.explanation.unwrap().machines_total, 2);
@@ -190,7 +192,7 @@ fn a_refusal_and_nothing_to_do_are_told_as_the_cell_would() {
     let gang = JobSpec { gang: true, ..spec.clone() };
     let rejection = dry_run(&world, &gang).verdict.unwrap_err();
     assert!(
-        matches!(&rejection, Rejection::BadField { field, .. } if field == "gang"),
+        matches!(&rejection, Rejection::BadField { field, .. } if field.path == "gang"),
         "{rejection}"
     );
     let constraint = Constraint {
@@ -210,10 +212,10 @@ fn an_update_that_is_complete_is_closed_before_the_next() {
     let (mut world, spec) = running();
     let second = JobSpec { count: 2, ..spec.clone() };
     world.apply_ok(Command::UpdateJob { owner: ada(), spec: second.clone(), expect: None });
-    // The third is told to stop, and has not gone yet.
+    // The third is asked to stop, and has not stopped yet.
     let waits = dry_run(&world, &spec);
     assert_eq!(waits.closes_update_to, None);
-    assert!(matches!(waits.verdict, Err(Rejection::WrongState { .. })), "{:?}", waits.verdict);
+    assert!(matches!(waits.verdict, Err(Rejection::WrongState(_))), "{:?}", waits.verdict);
     let leaving = world.tasks_in(|state| matches!(state, TaskState::Stopping(_)));
     leaving.into_iter().for_each(|task| observe(&mut world, task, Observed::Stopped));
     assert_eq!(dry_run(&world, &second).closes_update_to, None, "nothing is asked for");
@@ -229,7 +231,7 @@ fn an_update_that_is_complete_is_closed_before_the_next() {
 fn victims_are_named_with_where_they_go() {
     let (mut world, _) = running();
     let mut strong = specs::plain("strong", 1, 150, amount(1000));
-    // The other machine is full: whoever is evicted waits.
+    // The other machine is full: an evicted task stays pending.
     let result = dry_run(&world, &strong);
     assert_eq!((result.placed.len(), result.victims.len()), (1, 1), "{:?}", result.victims);
     assert!(result.victims[0].lands_on.is_none(), "{:?}", result.victims);
@@ -239,7 +241,7 @@ fn victims_are_named_with_where_they_go() {
     assert_eq!((result.placed.len(), result.victims.len()), (2, 3));
     let loss = &result.by_job[0];
     assert_eq!((loss.evicted, loss.placed_again, loss.pending), (3, 0, 3));
-    // A machine too small for the strong one has room for whom it evicts.
+    // A machine too small for the strong one has room for the task that it evicts.
     let mut small = specs::machine(&mut world.rng, "m3");
     small.capacity = Resources::new(600, 600, 1 << 40, 1 << 40);
     small.attributes.clear();
@@ -247,8 +249,8 @@ fn victims_are_named_with_where_they_go() {
     world.apply_ok(Command::MachineUp { machine: MachineId(2), incarnation: 1 });
     strong.count = 1;
     let result = dry_run(&world, &strong);
-    let landed = result.victims[0].lands_on.as_ref().map(|machine| machine.name.as_str());
-    assert_eq!(landed, Some("m3"), "{:?}", result.victims);
+    let lands_on = result.victims[0].lands_on.as_ref().map(|machine| machine.name.as_str());
+    assert_eq!(lands_on, Some("m3"), "{:?}", result.victims);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Single rules of scheduling, each on a cell small enough to read. Every rule is held by the
+//! Single rules of scheduling, each on a cell small enough to read. Every rule is checked with the
 //! default, the exact and the reference scheduler.
 
 mod support;
@@ -179,7 +179,7 @@ fn tasks_of_a_job_keep_apart_as_asked() {
 }
 
 impl ManualCluster {
-    /// Placed and pending tasks of one more job; what waited before is forgotten.
+    /// Placed and pending tasks of one more job; earlier pending tasks are dropped.
     fn pass_of(&mut self, spec: JobSpec, options: Options) -> (usize, usize) {
         self.snapshot.pending().to_vec().into_iter().for_each(|task| self.snapshot.drop_task(task));
         self.submit(1, spec);
@@ -326,7 +326,7 @@ fn a_port_held_inside_an_alloc_is_freed_with_the_alloc() {
     });
 }
 
-/// A job of which one task may be down, holding CPU with one and memory with the other.
+/// A job of which one task may be down; one of its tasks holds CPU, the other memory.
 fn cpu_and_memory() -> JobSpec {
     let mut spec = JobSpec { max_down: Some(1), ..job(2, 0, 0) };
     spec.task.limits = Resources::new(60, 0, 0, 0);
@@ -340,9 +340,9 @@ fn a_budget_is_not_spent_on_a_victim_that_does_not_help() {
     always(|options| {
         let mut cluster = ManualCluster::machines(1, 100);
         let held = cluster.running(1, cpu_and_memory(), 0);
-        let mut asks = job(1, 200, 0);
-        asks.task.limits = Resources::new(40, 80, 0, 0);
-        cluster.submit(2, asks);
+        let mut large_job = job(1, 200, 0);
+        large_job.task.limits = Resources::new(40, 80, 0, 0);
+        cluster.submit(2, large_job);
         assert_eq!(victims(&cluster.pass(options)), [held[1]], "only memory is short");
     });
 }
@@ -355,9 +355,9 @@ fn a_budget_goes_to_the_victim_nobody_else_can_stand_in_for() {
         let mut other = job(1, 50, 0);
         other.task.limits = Resources::new(40, 0, 0, 0);
         let other = cluster.running(1, other, 0);
-        let mut asks = job(1, 200, 0);
-        asks.task.limits = Resources::new(40, 80, 0, 0);
-        cluster.submit(2, asks);
+        let mut large_job = job(1, 200, 0);
+        large_job.task.limits = Resources::new(40, 80, 0, 0);
+        cluster.submit(2, large_job);
         assert_eq!(
             victims(&cluster.pass(options)),
             [held[1], other[0]],
@@ -375,7 +375,7 @@ fn techniques_that_cannot_work_are_reported_as_off() {
     assert_eq!(Options::default().effective(), Options::default());
 }
 
-/// One machine full of small jobs with budgets, and one task that wants in.
+/// One machine full of small jobs with budgets, and one task that needs room there.
 fn crowded(rng: &mut TestRng) -> ManualCluster {
     let mut cluster = ManualCluster::machines(1, 100);
     for _ in 0..rng.below(3) + 1 {
@@ -387,9 +387,9 @@ fn crowded(rng: &mut TestRng) -> ManualCluster {
         }
         cluster.running(1, spec, 0);
     }
-    let mut asks = job(1, 200, 0);
-    asks.task.limits = Resources::new(rng.below(101), rng.below(101), 0, 0);
-    cluster.submit(2, asks);
+    let mut large_job = job(1, 200, 0);
+    large_job.task.limits = Resources::new(rng.below(101), rng.below(101), 0, 0);
+    cluster.submit(2, large_job);
     cluster
 }
 
@@ -417,23 +417,23 @@ fn nobody_waits_for_victims_that_the_explanation_says_may_go() {
 fn tasks_that_borrow_a_folder_go_where_it_is_lent_and_others_do_not_mind() {
     always(|options| {
         let mut cluster = ManualCluster::machines(2, 100);
-        let mut lender = machine(300);
+        let mut spec = machine(300);
         let how = AttributeValue::Text(HOST_VOLUME_WRITABLE.into());
-        lender.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
-        cluster.add(lender);
-        let borrows = |path: &str| {
+        spec.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
+        cluster.add(spec);
+        let with_volume = |path: &str| {
             let mut spec = job(2, 100, 10);
             let (source, target) = (path.into(), "/data".into());
             spec.task.isolation.volumes = vec![Volume { source, target, writable: true }];
             spec
         };
-        // Alike in all but what they borrow: they must not share an answer.
+        // Alike in all but their host volumes: they must not share a result.
         let plain = cluster.submit(1, job(20, 100, 10));
-        let borrowers = cluster.submit(1, borrows("/srv/data"));
-        let kept = cluster.submit(1, borrows("/opt"));
+        let with_granted = cluster.submit(1, with_volume("/srv/data"));
+        let kept = cluster.submit(1, with_volume("/opt"));
         let outcome = cluster.pass(options);
         assert_eq!(outcome.placed, 22);
-        assert!(borrowers.iter().all(|task| cluster.on(*task) == Some(2)));
+        assert!(with_granted.iter().all(|task| cluster.on(*task) == Some(2)));
         assert!(plain.iter().all(|task| cluster.on(*task).is_some()));
         assert!(kept.iter().all(|task| cluster.on(*task).is_none()));
     });

@@ -1,4 +1,4 @@
-//! Published shapes are those the real pass would place, and asking leaves no trace.
+//! The available shapes are those that a real pass would place, and the query leaves no trace.
 
 mod support;
 
@@ -80,20 +80,20 @@ proptest! {
         let priority = if prod { 200 } else { 100 };
         let constraints = if constrained { vec![has_kernel()] } else { vec![] };
         let before = world.snapshot.clone();
-        let told = ask(&world.snapshot, priority, &constraints, 25);
+        let available = ask(&world.snapshot, priority, &constraints, 25);
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         prop_assert_eq!(world.snapshot.class_count(), before.class_count());
-        for shape in told.ladder.iter().chain(&told.requested) {
+        for shape in available.ladder.iter().chain(&available.requested) {
             let want = placed(&world, shape, priority, &constraints);
             prop_assert_eq!((shape.tasks, shape.machines), want, "{:?}", shape);
-            prop_assert_eq!(shape.easy, shape.machines >= told.easy_threshold);
+            prop_assert_eq!(shape.easy, shape.machines >= available.easy_threshold);
         }
         // One task of the largest fits, and no more of either.
-        for largest in &told.largest {
+        for largest in &available.largest {
             let shape = TaskShape { limits: largest.limits, tasks: 0, machines: 0, easy: false };
             prop_assert!(placed(&world, &shape, priority, &constraints).0 >= 1);
         }
-        if let Some(most) = told.largest.first() {
+        if let Some(most) = available.largest.first() {
             let limits = Resources { cpu: most.limits.cpu + 1, ..most.limits };
             let shape = TaskShape { limits, tasks: 0, machines: 0, easy: false };
             prop_assert_eq!(placed(&world, &shape, priority, &constraints).0, 0);
@@ -119,7 +119,8 @@ fn the_ladder_is_made_of_what_machines_have_free() {
         machines,
         easy,
     };
-    // 400 and 1000 free, rounded down to what people write: bytes in quarters of a power of two.
+    // 400 and 1000 free, rounded down to figures that people write: bytes in quarters of a power of
+    // two.
     let want = [
         of(400, 384, 15, 10, true),
         of(400, 896, 5, 5, false),
@@ -165,7 +166,7 @@ fn an_easier_shape_is_the_nearest_that_many_machines_take() {
     let found = easier_shape(&cluster.snapshot, class, 25).unwrap();
     assert_eq!(found.limits, Resources::new(300, 200, 0, 0));
     assert_eq!((found.machines, found.eligible, found.permille), (10, 10, 400));
-    // Two machines are enough where a fifth of them is.
+    // Two machines are enough where a fifth of them is required.
     let found = easier_shape(&cluster.snapshot, class, 20).unwrap();
     assert_eq!((found.limits.cpu, found.machines), (450, 2));
     let small = cluster.submit(1, job(1, 100, 100))[0];

@@ -1,7 +1,8 @@
-//! What-if answers are those of the real pass, and asking leaves no trace.
+//! What-if answers are those of the real pass, and leave no trace.
 
 mod support;
 
+use cellwright_cell::explanation::FITS;
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::machine::Machine;
@@ -12,7 +13,6 @@ use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::explain::FITS;
 use cellwright_sched::whatif::{self, WhatifJob, WhatifOptions};
 use cellwright_sched::{ClusterSnapshot, Options, Solver};
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn exact(preemption: bool) -> WhatifOptions {
     WhatifOptions { solver, max_tasks: 5000, ..WhatifOptions::default() }
 }
 
-/// A job that asks for room alone.
+/// A job that requests only room.
 fn plain(limits: Resources, priority: u16) -> JobSpec {
     specs::plain("imagined", 1, priority, limits)
 }
@@ -45,7 +45,7 @@ fn lived_in(seed: u64, machines: u32, steps: usize) -> World {
     world
 }
 
-/// How often a non-prod task of these limits goes into what is free.
+/// How often a non-prod task with these limits fits into the free resources.
 fn room_for(world: &World, limits: Resources) -> u32 {
     let times = |machine: MachineId| {
         let takes = |row: &Machine| row.is_schedulable() && !row.accepts_only_prod();
@@ -71,20 +71,21 @@ proptest! {
         let limits = specs::limits(&mut world.rng, true);
         let spec = plain(limits, 100);
         let before = world.snapshot.clone();
-        let found =
-            whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(false))
-                .unwrap();
+        let count_fits = |options: &WhatifOptions| {
+            whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, options)
+        };
+        let found = count_fits(&exact(false)).unwrap();
         prop_assert_eq!(found.count, room_for(&world, limits));
         prop_assert_eq!((found.evicted, found.reached_max), (0, false));
         let why = found.stopped_by.unwrap();
         prop_assert!(why.reasons.iter().all(|reason| reason.code != FITS));
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         prop_assert_eq!(world.snapshot.class_count(), before.class_count());
-        let more = whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(true));
-        prop_assert!(more.unwrap().count >= found.count);
+        let more = count_fits(&exact(true)).unwrap();
+        prop_assert!(more.count >= found.count);
     }
 
-    /// Submitting the job for real and running a pass over it gives what was foretold.
+    /// Submitting the job for real and running a pass over it gives the predicted result.
     #[test]
     fn adding_foretells_the_pass(
         seed in any::<u64>(),
@@ -104,15 +105,20 @@ proptest! {
         alone.pending().to_vec().into_iter().for_each(|task| alone.drop_task(task));
         let job = JobId(10_000);
         let arc = std::sync::Arc::new(spec.clone());
-        let facts = cellwright_sched::cluster_snapshot::JobInfo {
-            user: UserId(0), spec: &arc, version: 1, alloc_set: None, budget: None, in_transition: 0,
+        let info = cellwright_sched::cluster_snapshot::JobInfo {
+            user: UserId(0),
+            spec: &arc,
+            version: 1,
+            alloc_set: None,
+            budget: None,
+            in_transition: 0,
         };
-        alone.put_job(job, &facts);
+        alone.put_job(job, &info);
         for index in 0..spec.count {
-            let facts = cellwright_sched::cluster_snapshot::PendingTaskInfo {
+            let info = cellwright_sched::cluster_snapshot::PendingTaskInfo {
                 job, index, attempt: 0, not_before: Time::ZERO, reservation: None, avoid: &[],
             };
-            alone.put_pending(TaskId(20_000 + index), &facts);
+            alone.put_pending(TaskId(20_000 + index), &info);
         }
         let outcome = Solver::new(exact(true).solver).pass(&mut alone, Time::ZERO, 0);
         prop_assert_eq!(found.placed as usize, outcome.placed);
@@ -123,14 +129,14 @@ proptest! {
             prop_assert_eq!(row.machine(), Some(victim.machine.id));
             prop_assert!(row.state.holds_resources());
         }
-        let everybody = || found.victims.iter().chain(&found.evicted_in_turn);
+        let evicted = || found.victims.iter().chain(&found.evicted_in_turn);
         let (lost, again) = found
             .by_job
             .iter()
             .fold((0, 0), |(lost, again), job| (lost + job.evicted, again + job.placed_again));
-        prop_assert_eq!(lost as usize, everybody().count());
-        let landed = everybody().filter(|victim| victim.lands_on.is_some()).count();
-        prop_assert_eq!(again as usize, landed);
+        prop_assert_eq!(lost as usize, evicted().count());
+        let placed_again = evicted().filter(|victim| victim.lands_on.is_some()).count();
+        prop_assert_eq!(again as usize, placed_again);
         prop_assert!(found.by_job.iter().all(|job| job.evicted == job.placed_again + job.pending));
         if let Some(highest) = found.victims.iter().map(|victim| victim.priority).max() {
             for victim in &found.evicted_in_turn {
@@ -182,7 +188,7 @@ fn a_spec_no_cell_would_admit_is_refused_by_field() {
     let found =
         whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(false));
     let Err(Rejection::BadField { field, .. }) = found else { panic!("{found:?}") };
-    assert_eq!(field, "count");
+    assert_eq!(field.path, "count");
 }
 
 /// The next task does not fit by the cell's own definition either, once the others are there.
@@ -213,7 +219,7 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
 }
 
 /// Two machines: the large one has a batch task that the job evicts; it moves to the small one,
-/// where it evicts a task of the lowest priority, for which nothing is left.
+/// where it evicts a task of the lowest priority, for which no room is left.
 #[test]
 fn evicted_tasks_land_elsewhere_and_evict_in_turn() {
     let mut cluster = ManualCluster::default();

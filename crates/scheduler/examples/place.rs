@@ -1,8 +1,8 @@
-//! How fast a scheduler places work when master and scheduler share one process: the log record is
-//! followed by the copy, a pass plans, the plan goes through its durable form into the master's
-//! `apply` and comes back to the copy as a record. No network, no disk, no raft: what is left is
-//! the scheduler's own share of the way, an upper bound for a cell. Times are CPU time of this one
-//! thread, so that a busy machine does not spoil them.
+//! How fast a scheduler places work when master and scheduler share one process: the copy follows
+//! the log record, a pass plans, the plan goes through its durable form into the master's `apply`
+//! and comes back to the copy as a record. No network, no disk, no raft: what is left is the
+//! scheduler's own share, an upper bound for a cell. Times are CPU time of this one thread, so that
+//! a busy machine does not spoil them.
 //!
 //! `cargo run --release -p cellwright-scheduler --example place [MACHINES]`
 
@@ -127,9 +127,9 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
 }
 
 fn time_of(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
-    let begun = cpu_time()?;
+    let start = cpu_time()?;
     work()?;
-    Ok(cpu_time()?.saturating_sub(begun))
+    Ok(cpu_time()?.saturating_sub(start))
 }
 
 /// CPU time of this thread. Not from `/proc`: that figure moves only with the kernel's ticks, which
@@ -168,7 +168,7 @@ impl Master {
         self.apply_requests(commands.into_iter().map(request).collect())
     }
 
-    /// One entry through its durable form; everything in it must take effect.
+    /// Applies one entry through its durable form; every request in it must take effect.
     fn apply_requests(&mut self, requests: Vec<Request>) -> Result<LogRecord, Box<dyn Error>> {
         let entry = encode::save_entry(&Entry { now: Time(1000 + self.index), requests });
         let mut events = Vec::new();
@@ -200,7 +200,7 @@ fn machine(number: u32) -> Result<MachineSpec, Box<dyn Error>> {
     })
 }
 
-/// One core, 2 GiB; jobs by themselves differ a little, as jobs do.
+/// One core, 2 GiB; the jobs differ a little, as real ones do.
 fn job(number: u32, count: u32) -> Result<JobSpec, Box<dyn Error>> {
     let more = u64::from(number % 8);
     let limits = Resources::new(1000 + 100 * more, (2 << 30) + (more << 27), 1 << 30, 1 << 20);

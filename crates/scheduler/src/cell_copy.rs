@@ -1,12 +1,12 @@
-//! The cached copy of the cell: the state, and the board the solver works on.
+//! The cached copy of the cell: the state, and the cluster snapshot that the solver works on.
 //!
 //! The copy applies the same entries as the master, in the same order, with the same code, so it
 //! *is* the master's state at an earlier index; nothing is interpreted twice. Rejected: feeding a
-//! board from a stream of events. It is less work per entry, but every event would have to carry
-//! all the solver needs, and a forgotten field would show only as strange placements.
+//! snapshot from a stream of events. It is less work per entry, but every event would have to carry
+//! all that the solver needs, and a forgotten field would show only as strange placements.
 //!
-//! The board catches up in steps of the caller's choice ([`CellCopy::sync`]): while a plan is on
-//! its way there is no point in reading again what the plan wrote.
+//! The cluster snapshot catches up when the caller chooses ([`CellCopy::sync`]): while a plan is in
+//! flight there is no point in reading again what the plan wrote.
 
 use cellwright_api::internal::LogRecord;
 use cellwright_cell::encode::{self, LoadError};
@@ -15,7 +15,7 @@ use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_sched::ClusterSnapshot;
 
-/// Why the copy cannot go on from where it is. It has to start again from a snapshot.
+/// Why the copy cannot follow the log any further. It has to start again from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
     #[error("record {index} follows {previous}, the copy stands at {have}")]
@@ -31,9 +31,9 @@ pub struct CellCopy {
     snapshot: ClusterSnapshot,
     index: u64,
     term: u64,
-    /// What the board has not seen yet.
+    /// Events that the cluster snapshot has not seen yet.
     unsynced_events: Vec<Event>,
-    /// Whether something happened since it was last asked that may let a waiting task be placed.
+    /// Whether, since the last check, something happened that may let a pending task be placed.
     has_changes: bool,
 }
 
@@ -50,7 +50,7 @@ impl CellCopy {
         CellCopy { state, snapshot, index, term, unsynced_events: Vec::new(), has_changes: true }
     }
 
-    /// The cell as a snapshot shows it.
+    /// The cell as restored from a snapshot of the state.
     ///
     /// # Errors
     /// When the bytes are not a state.
@@ -58,10 +58,10 @@ impl CellCopy {
         Ok(CellCopy::of(index, term, encode::load(snapshot)?))
     }
 
-    /// Applies one record of the log. The board sees it at the next [`CellCopy::sync`].
+    /// Applies one record of the log. The cluster snapshot sees it at the next [`CellCopy::sync`].
     ///
     /// # Errors
-    /// When the record cannot follow what was applied so far; the copy is as it was.
+    /// When the record cannot follow the records applied so far; the copy is unchanged.
     pub fn apply_record(&mut self, record: &LogRecord) -> Result<(), FollowError> {
         let LogRecord { index, previous, term, .. } = *record;
         if previous != self.index || index <= previous {
@@ -81,13 +81,14 @@ impl CellCopy {
         Ok(())
     }
 
-    /// Lets the board see what was followed. What a pass wrote becomes what the state says of it.
+    /// Brings the cluster snapshot up to date. Rows written by a pass are replaced by what the
+    /// state has.
     pub fn sync(&mut self) {
         self.snapshot.sync(&self.state, &self.unsynced_events);
         self.unsynced_events.clear();
     }
 
-    /// Whether a waiting task may have been given a chance since this was last asked.
+    /// Whether, since the last call, something happened that may let a pending task be placed.
     pub fn take_changes(&mut self) -> bool {
         std::mem::take(&mut self.has_changes)
     }
@@ -128,9 +129,9 @@ impl CellCopy {
     }
 }
 
-/// Whether an event can turn a task that found no place into one that finds one: it adds a waiting
-/// task, frees something, or lets more be evicted. When in doubt, yes: a pass too many costs time,
-/// one too few a task's.
+/// Whether an event can make a pending task placeable: it adds a pending task, frees something, or
+/// allows more evictions. When in doubt, yes: a superfluous pass costs time, a missing one delays a
+/// task.
 fn may_unblock(state: &State, event: &Event) -> bool {
     match &event.what {
         EventKind::Task { job, change, .. } => match change {
@@ -138,9 +139,9 @@ fn may_unblock(state: &State, event: &Event) -> bool {
             | TaskChange::HoldReserved { .. }
             | TaskChange::UpdateSkipped
             | TaskChange::SaverFailed { .. }
-            // What follows from it has an event of its own.
+            // The consequences have events of their own.
             | TaskChange::Left { .. } => false,
-            // One more of the job runs, so one more of it may be evicted.
+            // One more task of the job runs, so one more of it may be evicted.
             TaskChange::Started { .. } => {
                 state.jobs().get(*job).is_some_and(|row| row.spec().max_down.is_some())
             }

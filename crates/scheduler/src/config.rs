@@ -1,4 +1,4 @@
-//! What can be set about a scheduler, with the values that suit nearly everybody.
+//! The configuration of a scheduler, with defaults that suit nearly every cell.
 
 use crate::scheduler_shard::SchedulerShard;
 use cellwright_cell::name::Name;
@@ -11,24 +11,24 @@ pub const DEFAULT_CHUNK: usize = 20_000;
 
 #[derive(Clone, Debug)]
 pub struct SchedulerConfig {
-    /// Who this is, in leases and logs.
+    /// The scheduler's name in leases and logs.
     pub name: Name,
     pub shard: SchedulerShard,
-    /// Fixed for the life of the process: a board forgets its cached scores when it changes.
+    /// Fixed for the life of the process: the score cache is cleared when it changes.
     pub seed: u64,
     pub options: Options,
     /// Assignments and victims in one command, unless a single group has more.
     pub chunk_size: usize,
-    /// How long the master may hang a question for news.
+    /// How long the master may hold a long poll of the log.
     pub poll_wait: Span,
     /// How long an answer may take beyond that.
     pub answer_timeout: Span,
-    /// First and longest pause after a failure.
+    /// First and longest backoff after a failure.
     pub retry: Span,
     pub retry_max: Span,
 }
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("setting {field}: value {value:?} is not valid; allowed: {allowed}")]
 pub struct InvalidConfig {
@@ -54,7 +54,7 @@ impl SchedulerConfig {
     }
 
     /// # Errors
-    /// The first setting that cannot be.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let bad = |field, value: String, allowed| Err(InvalidConfig { field, value, allowed });
         if self.chunk_size == 0 {

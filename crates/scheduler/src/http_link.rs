@@ -1,9 +1,9 @@
-//! The link over the network: the three questions as internal calls of the cell's own client,
-//! which finds the leader and keeps connections open.
+//! The link to the master over the network: the three calls as internal calls of the cell's own
+//! client, which finds the leader and keeps connections open.
 //!
-//! Nothing is sent twice by the client: a proposal whose fate is unknown is left to the log, and a
-//! question for news or the lease is asked again by the scheduler itself, which knows by then what
-//! has become of its copy.
+//! The client sends nothing twice: a proposal without an answer is left to the log, and a call for
+//! the log or the lease is repeated by the scheduler itself, which knows by then how far its copy
+//! is.
 
 use crate::config::InvalidConfig;
 use crate::master_link::{LinkError, MasterLink};
@@ -45,7 +45,7 @@ impl MasterLink for HttpLink {
 /// by the crate that awaits it.
 ///
 /// # Errors
-/// A setting that cannot be.
+/// An invalid setting.
 pub fn schedule(
     client: Client,
     settings: SchedulerConfig,
@@ -56,7 +56,7 @@ pub fn schedule(
 
 fn link_error(error: ClientError) -> LinkError {
     match error {
-        ClientError::Api(error) => LinkError::Rejected(error.to_string()),
+        ClientError::Api(error) => LinkError::Rejected(format!("{error}; {}", error.hint)),
         other => LinkError::Unreachable(other.to_string()),
     }
 }

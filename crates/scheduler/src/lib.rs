@@ -1,9 +1,10 @@
-//! The process around `sched`: a cached copy of the cell, passes over it, and proposals.
+//! The scheduler process around `cellwright_sched`: a cached copy of the cell, scheduling passes
+//! over it, and proposals to the master.
 //!
-//! A scheduler owns nothing. What it knows it learnt from the log ([`cell_copy`]), what it decides is
-//! only a proposal ([`pass`]), and `apply` rechecks every group of it; so a scheduler may be
-//! killed, run twice or lag behind, and nothing is lost or placed twice. When to do what is decided
-//! in [`pass_planner`]; [`process`] has the waiting and the messages.
+//! A scheduler owns nothing. Its knowledge comes from the log ([`cell_copy`]), its decisions are
+//! only proposals ([`pass`]), and `apply` rechecks every group of them; so a scheduler may be
+//! killed, run twice or lag behind, and nothing is lost or placed twice. [`pass_planner`] decides
+//! what to do when; [`process`] does the waiting and the messages.
 
 pub mod cell_copy;
 pub mod config;

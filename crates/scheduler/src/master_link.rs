@@ -1,11 +1,11 @@
-//! What a scheduler needs of the master: three questions. A trait, so that the simulator and tests
+//! The scheduler's interface to the master: three calls. A trait, so that the simulator and tests
 //! can answer them; over the wire they are three internal calls.
 
 use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
 use std::future::Future;
 
-/// Why a question was not answered. The scheduler treats all alike: it waits and asks again.
+/// Why a call was not answered. The scheduler treats all alike: it backs off and calls again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     #[error("the master cannot be reached: {0}")]
@@ -17,16 +17,17 @@ pub enum LinkError {
 }
 
 pub trait MasterLink: Send + Sync + 'static {
-    /// What came after `index`, oldest first and without holes; hangs up to `wait` when there is
-    /// nothing. Where the log does not reach back so far, the answer is a snapshot.
+    /// The log after `index`, oldest first and without gaps; the call hangs for up to `wait` when
+    /// there are no new records. Where the log does not reach back so far, the answer is a
+    /// snapshot.
     fn log_after(
         &self,
         index: u64,
         wait: Span,
     ) -> impl Future<Output = Result<LogAnswer, LinkError>> + Send;
 
-    /// Answers when the proposal is durable and applied. An error says nothing about whether it
-    /// was: the log will.
+    /// Returns when the proposal is durable and applied. An error does not mean that it was not
+    /// applied: the log will show.
     fn propose(
         &self,
         proposal: Proposal,

@@ -1,11 +1,12 @@
-//! One pass: which waiting tasks are mine, where they go, and the commands that say so.
+//! One scheduling pass: the pending tasks of this scheduler's shard, their placements, and the
+//! commands for them.
 //!
-//! The solver sees the whole board, other lanes' holdings and waiting tasks included; only the
-//! queue is narrowed to the lane. A board of the lane's own tasks would think occupied machines
-//! free.
+//! The solver sees the whole cluster snapshot, placed and pending tasks of other scheduler shards
+//! included; only the queue is restricted to the shard. In a snapshot of the shard's own tasks,
+//! occupied machines would seem free.
 //!
-//! A plan is cut into commands of bounded size in its own order, because a later group may need the
-//! room that the victims of an earlier one leave. A group is never cut: it is taken whole.
+//! A plan is split into commands of bounded size in its own order, because a later group may need
+//! the room that the victims of an earlier one leave. A group is never split: it is accepted whole.
 
 use crate::cell_copy::CellCopy;
 use crate::scheduler_shard::SchedulerShard;
@@ -19,7 +20,7 @@ use cellwright_sched::queue::Queue;
 use cellwright_sched::{Solver, Stats};
 use std::collections::VecDeque;
 
-/// Makes passes for one lane.
+/// Makes passes for one scheduler shard.
 #[derive(Clone, Debug)]
 pub struct PassRunner {
     pub solver: Solver,
@@ -29,30 +30,30 @@ pub struct PassRunner {
     pub chunk_size: usize,
 }
 
-/// What a pass wants done and what it could not do.
+/// The plans of a pass and the tasks that it could not place.
 #[derive(Clone, Debug, Default)]
 pub struct PassPlan {
     pub chunks: VecDeque<Plan>,
-    /// Tasks of the lane that found no place.
+    /// Tasks of the shard that could not be placed.
     pub pending: usize,
-    /// Tasks of the lane whose time has not come.
+    /// Tasks of the shard that may not start yet.
     pub not_due: usize,
     pub stats: Stats,
 }
 
-/// When a waiting task's chances change by the clock alone.
+/// The times at which a pending task may become placeable by the clock alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wakeups {
     /// A task may start.
     pub next_start: Option<Time>,
-    /// A machine that a task crashed on may be tried again. Judged by the time of the log: until
-    /// an entry says that it has come, it has not.
+    /// A machine that a task crashed on may be tried again. Compared with log time: it has not come
+    /// until an entry says so.
     pub crash_avoidance_ends: Option<Time>,
 }
 
 impl PassRunner {
-    /// Tries every waiting task of the lane once. The copy must be synced; its board holds the
-    /// result until the next sync.
+    /// Tries every pending task of the shard once. The copy must be synced; its cluster snapshot
+    /// holds the result until the next sync.
     pub fn pass(&self, copy: &mut CellCopy, now: Time) -> PassPlan {
         let order = self.solver.options.order;
         let shard = &self.shard;
@@ -68,7 +69,7 @@ impl PassRunner {
         }
     }
 
-    /// Whether any task of the lane waits, ready or not.
+    /// Whether any task of the shard is pending, ready or not.
     #[must_use]
     pub fn has_work(&self, copy: &CellCopy) -> bool {
         copy.snapshot().pending().iter().any(|task| self.is_in_shard(copy, *task))
@@ -80,7 +81,8 @@ impl PassRunner {
         job.is_some_and(|spec| self.shard.owns(spec))
     }
 
-    /// The next moments after `now` at which time alone gives a task of the lane a chance.
+    /// The next times after `now` at which a task of the shard may become placeable by the clock
+    /// alone.
     #[must_use]
     pub fn wakeups(&self, copy: &CellCopy, now: Time) -> Wakeups {
         let earlier =
@@ -100,8 +102,8 @@ impl PassRunner {
     }
 }
 
-/// The groups in their order, in plans of at most `max` assignments and victims; a larger group
-/// has a plan of its own.
+/// Splits a plan, keeping the order of its groups, into plans of at most `max` assignments and
+/// victims; a larger group has a plan of its own.
 #[must_use]
 pub fn split_plan(plan: Plan, max: usize) -> VecDeque<Plan> {
     let size = |group: &Group| group.assignments.len() + group.victims.len();
@@ -123,8 +125,8 @@ pub fn split_plan(plan: Plan, max: usize) -> VecDeque<Plan> {
     chunks
 }
 
-/// A plan as a message to the master. Without a request id: a plan applied twice is refused by the
-/// attempts it names, so there is nothing to remember it for.
+/// A plan as a message to the master. Without a request id: a plan applied twice is rejected by the
+/// attempts it names, so it need not be remembered.
 #[must_use]
 pub fn proposal(scheduler: &Name, plan: Plan) -> Proposal {
     let (by, command) = (Actor::Scheduler(scheduler.clone()), Command::CommitPlan(plan));

@@ -1,14 +1,14 @@
-//! What the scheduler should do next, as a function of what it knows: no clock, no messages.
+//! Decides what the scheduler does next, as a function of what it knows: no clock, no messages.
 //!
 //! It schedules while it holds the lease, one plan at a time, and only when something has changed
-//! since the last pass or a moment it waits for has come. It reads its own writes: after a plan it
-//! waits until the copy has reached the entry that decided about it. Rejected: a second plan on its
-//! way meanwhile. It would be harmless, for `apply` refuses what no longer fits, but tasks of the
-//! first plan would be planned again by the second unless the board kept guesses apart from facts.
+//! since the last pass or a wakeup is due. It reads its own writes: after a plan it waits until the
+//! copy has reached the entry that decided about it. Rejected: a second plan in flight meanwhile.
+//! It would be harmless, for `apply` rejects what no longer fits, but tasks of the first plan would
+//! be planned again by the second unless the cluster snapshot kept guesses apart from facts.
 //!
-//! Gaining the lease begins with an empty plan. Its entry shows how far the log had come, so that
-//! the first pass works on a fresh copy, and stamps the log with the present time: in a quiet cell
-//! the newest entry may be hours old.
+//! A new lease begins with an empty plan. Its entry shows how far the log had come, so that the
+//! first pass works on a fresh copy, and stamps the log with the present time: in a quiet cell the
+//! newest entry may be hours old.
 //!
 //! Two kinds of time: `at` is milliseconds on this process's own steady clock, [`Time`] is the
 //! log's. The wall clock of this machine plays no part.
@@ -16,7 +16,7 @@
 use crate::pass::Wakeups;
 use cellwright_cell::time::{Span, Time};
 
-/// The log's time between entries: that of the newest, moved on by the steady clock.
+/// Log time between entries: that of the newest, advanced by the steady clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogClock {
     log_time: Time,
@@ -24,7 +24,7 @@ pub struct LogClock {
 }
 
 impl LogClock {
-    /// The log says it is `log_time` now.
+    /// The newest entry has log time `log`, observed at `at`.
     pub fn observe(&mut self, log: Time, at: u64) {
         *self = LogClock { log_time: log, at };
     }
@@ -34,7 +34,7 @@ impl LogClock {
         self.log_time.plus(Span(at.saturating_sub(self.at)))
     }
 
-    /// When the log's time will be `time`; never for the end of time.
+    /// When log time will be `time`; `None` for the end of time.
     #[must_use]
     pub fn local_time_of(&self, time: Time) -> Option<u64> {
         let ahead = time.since(self.log_time);
@@ -42,7 +42,7 @@ impl LogClock {
     }
 }
 
-/// Pauses that double with every failure in a row.
+/// Backoff that doubles with every failure in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Span,
@@ -66,7 +66,7 @@ impl Backoff {
         *self = Backoff::new(self.first, self.longest);
     }
 
-    /// When to try again, if that lies ahead.
+    /// When to retry, if that lies ahead.
     #[must_use]
     pub fn paused_until(&self, at: u64) -> Option<u64> {
         self.until.filter(|until| *until > at)
@@ -78,23 +78,23 @@ pub enum NextAction {
     Pass,
     /// Propose an empty plan.
     Stamp,
-    /// Nothing before this moment, unless something is heard.
+    /// Nothing before this moment, unless an event arrives.
     Wait(Option<u64>),
 }
 
 #[derive(Clone, Debug)]
 pub struct PassPlanner {
-    /// The lease is ours until then.
+    /// The end of this scheduler's lease.
     lease_until: Option<u64>,
-    /// Since the lease is ours: an entry of ours came back.
+    /// Since the lease was granted, an entry of this scheduler has come back.
     stamped: bool,
-    /// A plan is on its way.
+    /// A plan is in flight.
     is_proposing: bool,
-    /// The copy must have come so far before the next pass.
+    /// The copy must have reached this index before the next pass.
     awaited_index: u64,
     /// Something changed since the last pass.
     has_changes: bool,
-    /// Groups were refused: they are worth another pass, without news.
+    /// Groups were rejected: they are worth another pass, without changes.
     retry: bool,
     wakeups: Wakeups,
     backoff: Backoff,
@@ -120,8 +120,8 @@ impl PassPlanner {
         self.lease_until.is_some_and(|until| at < until)
     }
 
-    /// The lease is ours for `length`, counted from when it was asked for: the master began to
-    /// count later, so we never believe in it longer than the master does.
+    /// The lease is granted for `length`, counted from the time of the request: the master began to
+    /// count later, so this scheduler never believes in it longer than the master does.
     pub fn on_lease_granted(&mut self, requested_at: u64, length: Span, at: u64) {
         if !self.is_active(at) {
             self.stamped = false;
@@ -138,19 +138,19 @@ impl PassPlanner {
         self.has_changes = true;
     }
 
-    /// Whether the board may be brought up to date: no plan is open that it holds the result of.
+    /// Whether the cluster snapshot may be synced: no plan is open whose result it holds.
     #[must_use]
     pub fn can_sync(&self, index: u64) -> bool {
         !self.is_proposing && index >= self.awaited_index
     }
 
-    /// The copy was replaced: what it held of our plans went with it.
+    /// The copy was replaced: what it held of this scheduler's plans went with it.
     pub fn on_copy_replaced(&mut self) {
         self.awaited_index = 0;
         self.has_changes = true;
     }
 
-    /// A pass was made; time alone gives somebody a chance at `wakeups`.
+    /// A pass was made; the clock alone may make a task placeable at the times in `due`.
     pub fn on_pass_done(&mut self, due: Wakeups) {
         self.has_changes = false;
         self.retry = false;
@@ -161,16 +161,16 @@ impl PassPlanner {
         self.is_proposing = true;
     }
 
-    /// The master decided about all that was proposed, last at `index`.
+    /// The master decided about all proposals, the last one at `index`.
     pub fn on_proposal_decided(&mut self, index: u64) {
         self.is_proposing = false;
         self.stamped = true;
         self.awaited_index = self.awaited_index.max(index);
     }
 
-    /// How a plan fared. Refused groups are tried again, at once if the plan got anywhere, else
-    /// after a pause: what the master refuses for a reason this copy does not see must not become
-    /// a hot loop.
+    /// The result of a plan. Rejected groups are tried again, at once if some of the plan was
+    /// accepted, else after a backoff: a rejection for a reason that this copy does not see must
+    /// not become a hot loop.
     pub fn on_plan_result(&mut self, placed: u64, rejected: u64, at: u64) {
         self.retry |= rejected > 0;
         match (placed, rejected) {
@@ -179,14 +179,14 @@ impl PassPlanner {
         }
     }
 
-    /// Nobody knows what became of the plan.
+    /// The outcome of the plan is unknown.
     pub fn on_proposal_failed(&mut self, at: u64) {
         self.is_proposing = false;
         self.retry = true;
         self.backoff.record_failure(at);
     }
 
-    /// What to do, given how far the copy is.
+    /// The next action, given the index of the copy.
     #[must_use]
     pub fn next_action(&self, index: u64, clock: &LogClock, log: Time, at: u64) -> NextAction {
         if !self.is_active(at) || !self.can_sync(index) {

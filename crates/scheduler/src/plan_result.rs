@@ -1,14 +1,14 @@
-//! What the master made of a plan: counts for the metrics page, and refusals by reason.
+//! The result of a plan at the master: counts for the metrics page, and rejections by reason.
 
 use cellwright_cell::command::{Done, Verdict};
 use cellwright_cell::plan::{Group, Plan};
 use cellwright_cell::reason::Rejection;
 use std::collections::BTreeMap;
 
-/// Groups refused, by the code of the reason.
+/// Rejected groups, by the code of the reason.
 pub type RejectedByReason = BTreeMap<&'static str, u64>;
 
-/// What the master said to one plan.
+/// The master's verdict on one plan, as counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanResult {
     pub placed: u64,
@@ -20,7 +20,7 @@ pub struct PlanResult {
 }
 
 impl PlanResult {
-    /// No verdict at all counts as a refusal of everything.
+    /// Without a verdict, every group counts as rejected.
     #[must_use]
     pub fn of(plan: &Plan, verdict: Option<&Verdict>) -> PlanResult {
         let mut result = PlanResult::default();
@@ -60,14 +60,15 @@ impl PlanResult {
     }
 }
 
-/// Stable code of the reasons for which groups of a plan are refused; of a misfit, its own.
+/// Stable code of the reason for which a group of a plan is rejected; for an infeasible one, the
+/// code of its [`InfeasibleReason`](cellwright_cell::reason::InfeasibleReason).
 #[must_use]
 pub fn rejection_code(rejection: &Rejection) -> &'static str {
     match rejection {
         Rejection::DoesNotFit { misfit: infeasible_reason, .. } => infeasible_reason.code(),
         Rejection::StaleAttempt { .. } => "stale-attempt",
         Rejection::WrongTaskState { .. } => "wrong-task-state",
-        Rejection::WrongState { .. } => "wrong-state",
+        Rejection::WrongState(_) => "wrong-state",
         Rejection::NoSuchRow(_) => "no-such-row",
         Rejection::TooEarly { .. } => "too-early",
         Rejection::MayNotPreempt { .. } => "may-not-preempt",

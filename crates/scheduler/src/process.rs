@@ -1,12 +1,12 @@
-//! The running scheduler: asks the master for the log, for the lease and for verdicts, all at once,
-//! and does what [`crate::duty`] says in between.
+//! The running scheduler: calls the master for the log, for the lease and for verdicts, all at
+//! once, and does what [`crate::pass_planner`] decides in between.
 //!
 //! A standby does everything but passes, so that taking over costs no more than the lease. Dropping
-//! the future at any point loses nothing: what was proposed is decided by the log, what was not
-//! still waits there.
+//! the future at any point loses nothing: proposals are decided by the log, and tasks not yet
+//! proposed are still pending there.
 //!
 //! Heavy work (a pass, a snapshot) is done in place; on a runtime with several threads the others
-//! take over this one's tasks meanwhile. Rejected: a thread of its own for the board. It brings
+//! take over this one's tasks meanwhile. Rejected: a thread of its own for the cell copy. It brings
 //! hand-over and a second clock, and the simulator could not run it.
 
 use crate::cell_copy::CellCopy;
@@ -34,11 +34,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Records larger than this together are applied as heavy work.
 const HEAVY_BYTES: usize = 64 << 10;
 
-/// Whether this scheduler schedules.
+/// Whether this scheduler is the active one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SchedulerRole {
     Active,
-    /// Somebody else does; empty: nobody known.
+    /// Another scheduler is active; empty: none is known.
     Standby {
         holder: String,
     },
@@ -46,15 +46,15 @@ pub enum SchedulerRole {
     Unknown,
 }
 
-/// How it stands, for metrics and for people.
+/// The status of a scheduler, for metrics and for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStatus {
     pub role: SchedulerRole,
-    /// How far the copy has come.
+    /// The index of the copy.
     pub index: u64,
     /// Since the start.
     pub passes: PassStatistics,
-    /// Groups refused since the start, by reason.
+    /// Groups rejected since the start, by reason.
     pub rejected: RejectedByReason,
     /// How often the copy had to start again.
     pub resyncs: u64,
@@ -70,20 +70,20 @@ pub struct Scheduler<L> {
     planner: PassPlanner,
     log_clock: LogClock,
     started: Instant,
-    /// Cut plans still to be proposed, and the one on its way.
+    /// Split plans still to be proposed, and the one in flight.
     remaining_plans: VecDeque<Plan>,
     in_flight_plan: Plan,
-    /// Where the copy stood when it was sent.
+    /// The index of the copy when it was sent.
     proposed_at: u64,
     log_call: PendingCall<LogAnswer>,
     log_backoff: Backoff,
     proposal_call: PendingCall<ProposalAnswer>,
     lease_call: PendingCall<LeaseAnswer>,
     lease_requested_at: u64,
-    /// When to ask for the lease next.
+    /// When to request the lease next.
     next_lease_request: u64,
     lease_backoff: Backoff,
-    /// Passes the master has not heard of, and those it is just being told of.
+    /// Passes not yet reported to the master, and those being reported to it.
     unreported_passes: PassStatistics,
     passes_being_reported: PassStatistics,
     status: SchedulerStatus,
@@ -100,7 +100,7 @@ enum Event {
 /// Building and running.
 impl<L: MasterLink> Scheduler<L> {
     /// # Errors
-    /// The first setting that cannot be.
+    /// The first invalid setting.
     pub fn new(link: Arc<L>, settings: SchedulerConfig) -> Result<Scheduler<L>, InvalidConfig> {
         settings.validate()?;
         let pause = Backoff::new(settings.retry, settings.retry_max);
@@ -180,9 +180,9 @@ impl<L: MasterLink> Scheduler<L> {
     }
 }
 
-/// Doing what is to be done now.
+/// Performing the next actions.
 impl<L: MasterLink> Scheduler<L> {
-    /// Asks what is to be asked, makes a pass if it is time; says when to wake up.
+    /// Makes the calls that are due and a pass if it is time; returns when to wake up.
     fn step(&mut self) -> Option<u64> {
         let at = self.elapsed_millis();
         if self.lease_call.is_none() && self.next_lease_request <= at {
@@ -286,23 +286,23 @@ impl<L: MasterLink> Scheduler<L> {
             self.status.role = SchedulerRole::Unknown;
         }
         let status = &self.status;
-        self.status_sender.send_if_modified(|shown| {
-            let changed = *shown != *status;
+        self.status_sender.send_if_modified(|published| {
+            let changed = *published != *status;
             if changed {
-                shown.clone_from(status);
+                published.clone_from(status);
             }
             changed
         });
     }
 }
 
-/// Taking in answers.
+/// Handling answers.
 impl<L: MasterLink> Scheduler<L> {
     fn on_lease(&mut self, answer: Result<LeaseAnswer, LinkError>, at: u64) {
         match answer {
             Ok(LeaseAnswer { granted, holder, length }) => {
                 self.lease_backoff.reset();
-                // A third, so that two questions may go wrong before the lease is over.
+                // A third, so that two calls may fail before the lease is over.
                 let third = Span(length.0 / 3).max(self.settings.retry);
                 self.next_lease_request = at.max(self.lease_requested_at.saturating_add(third.0));
                 if granted {
@@ -329,8 +329,8 @@ impl<L: MasterLink> Scheduler<L> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                // It may or may not be in the log. The copy will see it; what is planned twice is
-                // refused by the attempts the plan names.
+                // It may or may not be in the log. The copy will see it; tasks planned twice are
+                // rejected by the attempts that the plan names.
                 tracing::warn!(%error, "proposal unanswered");
                 self.remaining_plans.clear();
                 self.planner.on_proposal_failed(at);
@@ -351,7 +351,8 @@ impl<L: MasterLink> Scheduler<L> {
         });
         self.planner.on_proposal_decided(answer.index);
         if answer.index <= self.proposed_at {
-            // A new entry that is older than what we have: the cell was restored from the past.
+            // A new entry that is older than the newest one here: the cell was restored from a
+            // backup.
             tracing::warn!(index = answer.index, "the copy is of another log");
             self.remaining_plans.clear();
             self.log_call = None;
@@ -368,14 +369,14 @@ impl<L: MasterLink> Scheduler<L> {
     }
 
     fn on_log(&mut self, answer: Result<LogAnswer, LinkError>, at: u64) {
-        let followed = match answer {
+        let applied = match answer {
             Ok(LogAnswer::Records(records)) => self.apply_records(&records, at),
             Ok(LogAnswer::Snapshot { index, term, state }) => {
                 self.load_snapshot(index, term, &state, at)
             }
             Err(error) => Err(error.to_string()),
         };
-        match followed {
+        match applied {
             Ok(()) => self.log_backoff.reset(),
             Err(why) => {
                 tracing::warn!(%why, "the log cannot be followed now");
@@ -389,11 +390,11 @@ impl<L: MasterLink> Scheduler<L> {
         let bytes: usize = records.iter().map(|record| record.entry.len()).sum();
         let copy = &mut self.copy;
         let mut all = || records.iter().try_for_each(|record| copy.apply_record(record));
-        let followed = if bytes > HEAVY_BYTES { run_heavy(all) } else { all() };
+        let applied = if bytes > HEAVY_BYTES { run_heavy(all) } else { all() };
         if !records.is_empty() {
             self.log_clock.observe(self.copy.now(), at);
         }
-        followed.map_err(|error| {
+        applied.map_err(|error| {
             self.replace_copy(CellCopy::default());
             error.to_string()
         })
@@ -418,7 +419,7 @@ impl<L: MasterLink> Scheduler<L> {
         self.planner.on_copy_replaced();
     }
 
-    /// Brings the board up to date, unless it holds the result of a plan still open.
+    /// Brings the cluster snapshot up to date, unless it holds the result of a plan still open.
     fn sync_copy(&mut self) {
         if self.planner.can_sync(self.copy.index()) {
             let copy = &mut self.copy;
@@ -438,8 +439,8 @@ async fn with_timeout<T>(
     answer_timeout: Span,
     in_flight: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    let answered = timeout(Duration::from_millis(answer_timeout.0), in_flight).await;
-    answered.unwrap_or(Err(LinkError::NoAnswer(answer_timeout)))
+    let answer = timeout(Duration::from_millis(answer_timeout.0), in_flight).await;
+    answer.unwrap_or(Err(LinkError::NoAnswer(answer_timeout)))
 }
 
 fn run_heavy<T>(work: impl FnOnce() -> T) -> T {

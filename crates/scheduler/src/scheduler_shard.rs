@@ -1,19 +1,20 @@
-//! Which jobs a scheduler looks after. A cell may run several schedulers at once, each with its own
-//! lane: the jobs whose label `scheduler` names it.
+//! The scheduler shard: which jobs a scheduler is responsible for. A cell may run several
+//! schedulers at once, each with its own shard: the jobs whose label `scheduler` names it.
 //!
-//! The empty lane takes the jobs that do not have the label, or have it empty, and no others. A job
-//! labelled for a lane nobody serves waits, visibly, until somebody does. Rejected: letting the
-//! empty lane adopt such jobs. It cannot know which lanes are served, so it would place work that
-//! was deliberately kept away from it whenever the other scheduler is only restarting.
+//! The empty shard has the jobs without the label, or with an empty one, and no others. A job
+//! labelled for a shard without a scheduler stays pending, visibly, until there is one. Rejected:
+//! letting the empty shard adopt such jobs. It cannot know which shards are served, so it would
+//! place work that was deliberately kept away from it whenever the other scheduler is only
+//! restarting.
 
 use cellwright_cell::name::Token;
 use cellwright_cell::spec::JobSpec;
 use std::fmt;
 
-/// The label that names a job's lane.
+/// The label that names a job's scheduler shard.
 pub const LABEL: &str = "scheduler";
 
-/// A share of the cell's work.
+/// A part of the cell's jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerShard {
     name: String,
@@ -22,7 +23,7 @@ pub struct SchedulerShard {
 
 impl SchedulerShard {
     /// # Errors
-    /// When the name could not stand in a label that selects it.
+    /// When the name is not valid as the value of the label.
     pub fn new(name: &str) -> Result<SchedulerShard, crate::config::InvalidConfig> {
         let bad = || crate::config::InvalidConfig {
             field: "lane",
@@ -41,7 +42,7 @@ impl SchedulerShard {
         &self.name
     }
 
-    /// Whether jobs of this spec are this lane's.
+    /// Whether jobs with this spec belong to this shard.
     #[must_use]
     pub fn owns(&self, spec: &JobSpec) -> bool {
         spec.labels.get(&self.label).map_or("", String::as_str) == self.name

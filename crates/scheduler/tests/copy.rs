@@ -1,5 +1,5 @@
 //! The copy is the master's state: at every index of a random log, from any snapshot on, and never
-//! after a record that does not belong there.
+//! after a record that does not follow.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn pass_runner(seed: u64) -> PassRunner {
     PassRunner { solver, shard, seed, chunk_size: 5 }
 }
 
-/// Lives for some entries, plans of a scheduler among them; the copy follows each.
+/// Runs the cell for some entries, plans of a scheduler among them; the copy follows each.
 fn run_random_cell(seed: u64, entries: u32, mut inspect: impl FnMut(&MasterState, &mut CellCopy)) {
     let master = InMemoryMaster::with_machines(5, 100);
     let mut master_state = master.state();
@@ -29,16 +29,15 @@ fn run_random_cell(seed: u64, entries: u32, mut inspect: impl FnMut(&MasterState
     }
     for _ in 0..entries {
         copy.sync();
-        let requests = match rng.one_in(3) {
-            true => {
-                let plans = pass_runner(seed).pass(&mut copy, master_state.state.now()).chunks;
-                let command = |plan| Command::CommitPlan(plan);
-                let request = |command| Request::from_default_sender(command, &master_state.state);
-                // The last chunk is lost on the way.
-                let sent = plans.len().saturating_sub(usize::from(rng.one_in(3)));
-                plans.into_iter().take(sent).map(command).map(request).collect()
-            }
-            false => random_cell::requests(&master_state, &mut rng),
+        let requests = if rng.one_in(3) {
+            let plans = pass_runner(seed).pass(&mut copy, master_state.state.now()).chunks;
+            let command = |plan| Command::CommitPlan(plan);
+            let request = |command| Request::from_default_sender(command, &master_state.state);
+            // The last chunk may be lost in flight.
+            let sent = plans.len().saturating_sub(usize::from(rng.one_in(3)));
+            plans.into_iter().take(sent).map(command).map(request).collect()
+        } else {
+            random_cell::requests(&master_state, &mut rng)
         };
         master_state.apply(requests);
         copy.apply_record(master_state.records().last().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The three questions as they go over the wire, to a listener on loopback that knows one answer.
+//! The three calls over the wire, to a listener on loopback with one fixed answer.
 
 use cellwright_api::client::internal_calls::{LEASE_PATH, LOG_PATH, LogRequest, PROPOSE_PATH};
 use cellwright_api::client::{ApiClientConfig, Client};
@@ -16,11 +16,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Answers one request; gives its path and body.
+/// Answers one request; returns its path and body.
 async fn answering(status: &str, body: Vec<u8>) -> (HttpLink, JoinHandle<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncell-wire: 1\r\ncell-wire-range: 1-1\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let served = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let request = read_request(&mut stream).await;
@@ -83,7 +86,7 @@ async fn the_three_questions_and_their_answers() {
     assert_eq!(link.lease(request.clone()).await, Ok(answer));
     let (path, received) = served.await.unwrap();
     let mut received: LeaseRequest = postcard::from_bytes(&received).unwrap();
-    // The link says by which clock it asks.
+    // The link adds the time of its own clock.
     assert!(received.wall > request.wall);
     received.wall = request.wall;
     assert_eq!((path, wire(&received)), (LEASE_PATH.to_owned(), wire(&request)));

@@ -1,5 +1,5 @@
-//! Passes against one state in this process: everything is placed, lanes keep apart, and two
-//! schedulers that know nothing of each other never place a task twice.
+//! Passes against one state in this process: everything is placed, scheduler shards keep apart, and
+//! two schedulers unaware of each other never place a task twice.
 
 mod support;
 
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use support::{InMemoryMaster, job, job_in_shard};
 
-/// A scheduler whose every step is taken by hand.
+/// A scheduler whose steps are made by hand.
 struct ManualScheduler {
     master: Arc<InMemoryMaster>,
     pass_runner: PassRunner,
@@ -103,7 +103,7 @@ fn a_lane_takes_its_own_and_sees_what_others_hold() {
         assert_eq!(gpu.propose(&plan).placed, 4);
     }
     assert_eq!(["jnone", "jempty", "jgpu", "jother"].map(waiting_of), [3, 1, 0, 50]);
-    // Ten fit; four are held by the other lane, so this one's plan is accepted whole.
+    // Ten fit; four are held by the other shard, so this one's plan is accepted whole.
     default.follow();
     master.submit(job("jmore", 5, 1));
     default.follow();
@@ -167,14 +167,14 @@ fn victims_of_another_lane_give_way_once() {
     assert_eq!((result[0].placed, result[0].preempted, result[0].rejected), (2, 2, 0));
     let stopping = master.state().tasks_in(|state| matches!(state, TaskState::Stopping(_)));
     assert_eq!(stopping.iter().collect::<BTreeSet<&TaskId>>().len(), 2);
-    // The copy of the other lane learns of it and plans nothing for tasks still on their way out.
+    // The copy of the other shard follows and plans nothing for tasks that are still stopping.
     weak.follow();
     assert!(weak.plan().is_empty());
 }
 
 #[test]
 fn time_alone_gives_a_task_its_chance() {
-    // One machine is full, and stays one the task could go to: it has not crashed everywhere.
+    // One machine is full and stays possible for the task: it has not crashed on every machine.
     let master = InMemoryMaster::with_machines(2, 10);
     master.submit(job("full", 1, 10));
     let mut scheduler = ManualScheduler::new(&master, "", 1, 10);

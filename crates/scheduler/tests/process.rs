@@ -51,7 +51,7 @@ fn standby_of(holder: &str) -> SchedulerRole {
     SchedulerRole::Standby { holder: holder.into() }
 }
 
-/// An hour in which nobody submits anything.
+/// An hour without submissions.
 async fn quiet_hour() {
     sleep(Duration::from_secs(3600)).await;
 }
@@ -111,7 +111,7 @@ async fn a_task_starts_again_when_its_time_has_come_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_is_forgiven_though_the_cell_is_quiet() {
-    // One machine is full, and stays one the task could go to: it has not crashed everywhere.
+    // One machine is full and stays possible for the task: it has not crashed on every machine.
     let master = InMemoryMaster::with_machines(2, 100);
     master.submit(job("full", 1, 100));
     let _scheduler = RunningScheduler::start(&master, "s1", "");
@@ -300,8 +300,8 @@ async fn a_cell_restored_from_the_past_is_copied_afresh() {
     master.until("placed", |master_state| master_state.waiting() == 0).await;
     master.restore();
     master.submit(job("jnew", 3, 1));
-    // It follows the log it knows and hears nothing; the next lease begins with a proposal, whose
-    // index gives the other log away.
+    // It follows the log it knows and gets no answers; the next lease begins with a proposal, whose
+    // index reveals the other log.
     scheduler.link.fault(Fault::Cut);
     scheduler.until("idle", |status| status.role == SchedulerRole::Unknown).await;
     scheduler.link.fault(Fault::None);

@@ -1,10 +1,10 @@
-//! The boot clock and the name of this boot. All times of agents and shims are milliseconds on the
-//! boot clock, which goes on while the machine sleeps and is not set by anybody: leases are safe on
-//! it, and both sides read the same one.
+//! The boot clock and the ID of this boot. All times of agents and shims are milliseconds on the
+//! boot clock, which goes on while the machine sleeps and cannot be set: leases are safe on it, and
+//! both sides read the same one.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the kernel names the boot.
+/// The kernel's file with the boot ID.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Milliseconds since the machine booted.
@@ -15,10 +15,10 @@ pub fn now() -> u64 {
     seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
 }
 
-/// The kernel's name for this boot.
+/// The kernel's ID of this boot.
 ///
 /// # Errors
-/// When `/proc` does not say.
+/// When `/proc` cannot be read.
 pub fn boot_id() -> std::io::Result<String> {
     std::fs::read_to_string(BOOT_ID).map(|text| text.trim().to_owned())
 }

@@ -1,10 +1,10 @@
-//! The first moments of a plain program with a control group: a process that goes into its group,
-//! and then becomes the program (`cell shim --enter …`, typed by shims). So there is nothing a
-//! program takes outside of its limits. It goes by itself, for whoever is moved by another waits
+//! The first moments of a plain program with a cgroup: a process that joins its cgroup, and then
+//! executes the program (`cell shim --enter …`, started by shims). So the program never uses
+//! anything outside of its limits. The process joins by itself, for moving another process waits
 //! for the whole machine (`crates/isolate/src/cgroup/join.rs`).
 //!
-//! Rejected: the shim enters the group, starts the program and leaves. Under a small limit it is
-//! the shim that the kernel would kill, and with it the program's end would be lost.
+//! Rejected: the shim joins the cgroup, starts the program and leaves. Under a small limit the
+//! kernel would kill the shim, and with it the program's exit would be lost.
 
 use cellwright_isolate::cgroup::SELF_PID;
 use rustix::io::{dup, read, retry_on_intr, write};
@@ -20,13 +20,13 @@ use std::process::{Command, ExitCode, Stdio};
 pub const ENTER: &str = "--enter";
 /// Stands for a user or group that stays.
 pub const KEEP_ID: &str = "-";
-/// What the waiting process is told first.
+/// The first byte that the waiting process reads.
 pub const GO_PREFIX: &[u8] = b"g";
 
-/// What it is told after that, to the end of what is said.
+/// The message after it, up to the end of the stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EnterMessage {
-    /// The doors of its control group.
+    /// The files through which the process joins its cgroup.
     pub entrances: Vec<PathBuf>,
     /// The whole environment of the program.
     pub env: Vec<(String, String)>,
@@ -44,7 +44,7 @@ fn read_message(line: &OwnedFd) -> Option<EnterMessage> {
     serde_json::from_slice(received.strip_prefix(GO_PREFIX)?).ok()
 }
 
-/// Goes into the group. This process has one thread, so all of it goes.
+/// Joins the cgroup. This process has one thread, so it joins as a whole.
 fn join_cgroup(entrances: &[PathBuf]) -> Result<(), String> {
     for entrance in entrances {
         let opened = OpenOptions::new().write(true).open(entrance);
@@ -55,18 +55,18 @@ fn join_cgroup(entrances: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits to be told on standard input, then becomes the program; `words` are user, group, program
-/// and its arguments. Returns only when that fails, having said why on the same socket.
+/// Waits for the message on standard input, then executes the program; `words` are user, group,
+/// program and its arguments. Returns only when that fails, having written why to the same socket.
 #[must_use]
 pub fn enter(words: &[OsString]) -> ExitCode {
     let [user, group, program, arguments @ ..] = words else { return ExitCode::FAILURE };
     let number = |word: &OsString| word.to_str().and_then(|text| text.parse::<u32>().ok());
-    // Closed by the program's start, which is how the shim knows of it.
+    // Closed by the program's start, which is how the shim learns of it.
     let Ok(line) = dup(rustix::stdio::stdin()) else { return ExitCode::FAILURE };
     if rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::CLOEXEC).is_err() {
         return ExitCode::FAILURE;
     }
-    // The shim is gone, or told half: nobody would know of the program.
+    // The shim is gone, or the message is incomplete: no shim would know of the program.
     let Some(message) = read_message(&line) else { return ExitCode::FAILURE };
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(message.env).stdin(Stdio::null());
@@ -77,7 +77,7 @@ pub fn enter(words: &[OsString]) -> ExitCode {
         Ok(()) => command.exec().to_string(),
         Err(why) => why,
     };
-    // Nobody is there to be told that telling failed.
+    // The shim may be gone.
     let _ = write(&line, why.as_bytes());
     ExitCode::FAILURE
 }

@@ -1,5 +1,5 @@
-//! The program `cell-shim` as a file: opened once and started by its descriptor, so that whoever
-//! starts shims goes on with the one that it knows, whatever becomes of the file.
+//! The executable `cell-shim`: opened once and started through its descriptor, so that a running
+//! agent keeps using the one it opened, even when the file is replaced.
 
 use crate::{BUILD, BUILD_FLAG, VERB};
 use rustix::fs::{Mode, OFlags, open};
@@ -9,11 +9,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A shim of the build that this program has in itself.
+/// A shim of the same build as the one in this program.
 #[derive(Debug)]
 pub struct Installed(OwnedFd);
 
-/// Why a file is not taken.
+/// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableShim {
     #[error("it cannot be run: {0}")]
@@ -23,8 +23,8 @@ pub enum UnusableShim {
 }
 
 impl Installed {
-    /// The one at `path`; nothing when there is no such file. Another build is not taken: what an
-    /// agent and its shims say to each other may change from one to the next.
+    /// The one at `path`; nothing when there is no such file. Another build is not used: the
+    /// messages between an agent and its shims may change from one to the next.
     ///
     /// # Errors
     /// When it cannot be run, or is of another build.
@@ -40,8 +40,8 @@ impl Installed {
         if build == BUILD { Ok(Some(file)) } else { Err(UnusableShim::OtherBuild(build)) }
     }
 
-    /// What starts it, for as long as this is held. The descriptor is closed in whoever is started,
-    /// once that has begun.
+    /// The path to execute, for as long as `self` is held. The descriptor is closed in the started
+    /// process, once that has begun.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()

@@ -1,14 +1,14 @@
-//! The shim: one small process around each task (`cell-shim`, or `cell shim` where that is not
-//! installed). It starts the program, reads
-//! its output into bounded files, waits for its end, leaves no descendant behind, and writes the
-//! end down before it goes itself. It is in a session of its own and knows nothing of masters, so
-//! the agent can be killed, restarted or replaced: pids stay, pipes stay, ends are found on disk.
+//! The shim: one small supervisor process around each task (`cell-shim`, or `cell shim` where that
+//! is not installed). It starts the program, pumps its output into bounded log files, waits for its
+//! exit, leaves no descendant behind, and records the exit before it exits itself. It is in a
+//! session of its own and knows nothing of masters, so the agent can be killed, restarted or
+//! replaced: pids stay, pipes stay, exits are found on disk.
 //!
-//! It is the reaper of everything below it: a program that forks twice and calls `setsid` to get
+//! It is the reaper of all its descendants: a program that forks twice and calls `setsid` to get
 //! away becomes a child of the shim, and is killed with the rest.
 //!
 //! Rejected: one shim for all tasks. It would be as important as the agent, and its crash would
-//! take every task's end with it.
+//! lose every task's exit with it.
 
 pub mod boot;
 pub mod enter;
@@ -38,29 +38,29 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The word that every call begins with, of `cell` and of `cell-shim` alike.
+/// The first argument of every call, of `cell` and of `cell-shim` alike.
 pub const VERB: &str = "shim";
-/// Asks a program which build of the shim is in it.
+/// Prints which build of the shim the program contains.
 pub const BUILD_FLAG: &str = "--build";
 /// The file that is installed beside `cell`.
 pub const SHIM_BINARY: &str = "cell-shim";
-/// Names the sources that this shim was built from.
+/// Identifies the sources that this shim was built from.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("CELL_SHIM_BUILD"));
 
-/// Does what `words` ask for, if they are for a shim: `shim FOLDER`, `shim --enter …` or
-/// `shim --build`.
+/// Runs the command line `words`, if it is for a shim: `shim FOLDER`, `shim --enter …` or `shim
+/// --build`.
 #[must_use]
 pub fn dispatch(words: &[OsString]) -> Option<ExitCode> {
     let [verb, words @ ..] = words else { return None };
     if verb != VERB {
         return None;
     }
-    // Nothing of a task's is left in files by a crash of what stands around it.
+    // A crash of the processes around a task leaves none of its data in files.
     let _no_core_result = spawn::disable_core_dumps();
     match words {
         [enter, program @ ..] if enter == ENTER => Some(enter::enter(program)),
         [which] if which == BUILD_FLAG => {
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = writeln!(io::stdout(), "{BUILD}");
             Some(ExitCode::SUCCESS)
         }
@@ -69,7 +69,7 @@ pub fn dispatch(words: &[OsString]) -> Option<ExitCode> {
     }
 }
 
-/// Why a shim did not do its work.
+/// Why a shim failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
     #[error("{what}: {why}")]
@@ -87,12 +87,12 @@ fn io(what: &'static str) -> impl Fn(io::Error) -> ShimError {
 /// The whole life of a shim.
 #[must_use]
 pub fn run(folder: &Path) -> ExitCode {
-    // What is started by a descriptor has that as its name.
+    // A process that is started through a descriptor has its number as its name.
     let _ = rustix::thread::set_name(c"cell-shim");
     open_files::lower();
     report_in_one_line();
     catch_panic(|| run_shim(folder)).unwrap_or_else(|panicked| {
-        // The agent finds it gone, and ends what it left behind.
+        // The agent finds it gone, and kills its orphans.
         let _ = writeln!(std::io::stderr(), "cell shim: cannot go on: {panicked}");
         ExitCode::from(EXIT_CODE)
     })
@@ -100,7 +100,7 @@ pub fn run(folder: &Path) -> ExitCode {
 
 fn run_shim(folder: &Path) -> ExitCode {
     let result = ShimRuntime::open().and_then(|runtime| match claim_attempt(folder)? {
-        // Another shim has begun this attempt before: it, or the end it left, is what counts.
+        // Another shim has claimed this attempt before: it, or the exit it left, is what counts.
         None => Ok(()),
         Some(handles) => runtime.serve(handles),
     });
@@ -113,7 +113,7 @@ fn report_failure(error: &ShimError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What a shim that has begun holds.
+/// What a shim that has claimed its attempt holds.
 pub struct ShimHandles {
     /// Held as long as the shim lives.
     pub lock: File,
@@ -121,7 +121,8 @@ pub struct ShimHandles {
     pub listener: UnixListener,
 }
 
-/// Begins, once for every attempt there ever is: whoever links the file `begun` first is the shim.
+/// Claims the attempt, once for all time: the process that links the file `begun` first is the
+/// shim.
 fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     // Fails for the leader of a process group, which is out of the agent's reach already.
     let _ = rustix::process::setsid();
@@ -131,7 +132,7 @@ fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     rustix::process::set_child_subreaper(Some(pid))
         .map_err(|why| io("become the reaper")(why.into()))?;
     let lock = open_lock(Path::new(LOCK)).map_err(io("open the lock"))?;
-    // Waits for the short moment in which an agent looks whether somebody is here.
+    // Waits for the short moment in which an agent checks whether a shim is alive.
     flock(&lock, FlockOperation::LockExclusive).map_err(|why| io("take the lock")(why.into()))?;
     let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;
     let number = pid.as_raw_nonzero().get();
@@ -145,17 +146,17 @@ fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     Ok(Some(ShimHandles { lock, launch, listener }))
 }
 
-/// Makes this attempt the caller's, for good; false when it is somebody's already. The record is
-/// written whole under a name of its own and then linked, which one caller alone can do.
+/// Claims this attempt for the caller, for good; false when it is claimed already. The record is
+/// written whole under a temporary name and then linked, which only one caller can do.
 ///
 /// # Errors
 /// When the disk refuses.
-pub fn claim(folder: &Path, begun: &ShimRecord) -> Result<bool, ShimError> {
+pub fn claim(folder: &Path, shim_record: &ShimRecord) -> Result<bool, ShimError> {
     let draft = folder.join(format!("{BEGUN}-{}", std::process::id()));
-    // A power cut ends what began, and the next boot knows that without this.
-    record::write(&draft, begun, Durability::Process)?;
+    // A power cut ends the attempt, and the next boot knows that without this record.
+    record::write(&draft, shim_record, Durability::Process)?;
     let linked = std::fs::hard_link(&draft, folder.join(BEGUN));
-    // What is left of a draft does no harm.
+    // A draft that is left behind does no harm.
     let _ = std::fs::remove_file(&draft);
     match linked {
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -163,15 +164,15 @@ pub fn claim(folder: &Path, begun: &ShimRecord) -> Result<bool, ShimError> {
     }
 }
 
-/// Whether a shim lives in this folder.
+/// Whether a shim is alive in this folder.
 ///
 /// # Errors
-/// When the lock cannot be looked at.
+/// When the lock cannot be checked.
 pub fn is_alive(folder: &Path) -> io::Result<bool> {
     let lock = match open_plain(&folder.join(LOCK), OpenOptions::new().read(true)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        // Not what a shim holds: whoever changed it is to be swept away.
+        // Not what a shim holds: the processes of a task that changed it are to be killed.
         Err(error) if error.kind() == io::ErrorKind::InvalidData || is_link(&error) => {
             return Ok(false);
         }
@@ -184,7 +185,7 @@ pub fn is_alive(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// The end of the attempt in this folder, if it has one.
+/// The exit of the attempt in this folder, if it has one.
 ///
 /// # Errors
 /// When it cannot be read or is damaged.

@@ -1,9 +1,9 @@
-//! One stream of a task's output on disk: a file that is put aside when it is full, a few of those,
-//! and a bound on the rate. Whatever a task writes, the disk holds `files * file_bytes` of it at
-//! most, and what was not kept is counted in the log itself.
+//! One stream of a task's output on disk (log rotation): a file that is rotated when it is full, a
+//! bounded number of rotated files, and a rate limit. Whatever a task writes, the disk holds at
+//! most `files * file_bytes` of it, and dropped bytes are counted in the log itself.
 //!
-//! Rejected: letting a flooding task wait until the disk has caught up. A service that logs too
-//! much would stand still; it is better to lose its log than its work.
+//! Rejected: blocking a flooding task until the disk has caught up. A service that logs too much
+//! would stand still; it is better to lose its log than its work.
 
 use crate::protocol::LogSettings;
 use crate::record::open_plain;
@@ -26,7 +26,7 @@ pub struct RotatedLog {
 }
 
 impl RotatedLog {
-    /// Goes on in `path`, which may be there already. `now` is in milliseconds.
+    /// Continues in `path`, which may be there already. `now` is in milliseconds.
     #[must_use]
     pub fn new(path: PathBuf, settings: LogSettings, now: u64) -> RotatedLog {
         let written = fs::metadata(&path).map_or(0, |found| found.len());
@@ -34,8 +34,8 @@ impl RotatedLog {
         RotatedLog { path, settings, file: None, written, allowance, refilled: now, dropped: 0 }
     }
 
-    /// Keeps what the limits allow. A disk that refuses makes the rest dropped, never an error: the
-    /// task goes on.
+    /// Writes what the limits allow. When the disk refuses, the rest is dropped, never an error:
+    /// the task goes on.
     pub fn write(&mut self, bytes: &[u8], now: u64) {
         self.refill(now);
         let room = usize::try_from(self.allowance).unwrap_or(usize::MAX).min(bytes.len());
@@ -51,7 +51,7 @@ impl RotatedLog {
         self.dropped += lost.len() as u64;
     }
 
-    /// Says what is still untold.
+    /// Writes the last note of dropped bytes.
     pub fn finish(&mut self) {
         if self.dropped > 0 {
             self.write_dropped_note();
@@ -93,8 +93,8 @@ impl RotatedLog {
         let path = &self.path;
         match &mut self.file {
             Some(file) => Ok(file),
-            // A task that can reach its own log may lay something else there, on which the shim
-            // would wait for ever.
+            // A task that can reach its own log may put a pipe there, on which the shim would wait
+            // for ever.
             none => {
                 let options = &mut OpenOptions::new();
                 Ok(none.insert(open_plain(path, options.append(true).create(true))?))
@@ -102,7 +102,7 @@ impl RotatedLog {
         }
     }
 
-    /// The present file becomes number 1, 1 becomes 2, and the oldest goes.
+    /// The current file becomes number 1, 1 becomes 2, and the oldest is removed.
     fn rotate(&mut self) -> io::Result<()> {
         self.file = None;
         let numbered = |number: u32| self.path.with_extension(number.to_string());
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(content(&scratch), ["ef", "abcd"]);
         out.write(b"ghijklmno", 0);
         assert_eq!(content(&scratch), ["mno", "ijkl", "efgh"]);
-        // Another shim version goes on where the last stopped.
+        // Another shim version continues where the last stopped.
         log(&scratch, 4, 3, 1000).write(b"pq", 0);
         assert_eq!(content(&scratch), ["q", "mnop", "ijkl"]);
     }

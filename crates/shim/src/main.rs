@@ -1,8 +1,8 @@
-//! `cell-shim`, as it is installed beside `cell`: the words of `cell shim …`, and nothing else.
+//! `cell-shim`, as it is installed beside `cell`: the arguments of `cell shim …`, and nothing else.
 //!
-//! There is a shim for every task, and a start of it is part of every start of a task. `cell` is
-//! fifty times as large, and the loader moves each of its 200,000 addresses before it begins; here
-//! it moves a few thousand. See `docs/decisions/0033-the-shim-is-a-program-of-its-own.md`.
+//! There is a shim for every task, and its start is part of every start of a task. `cell` is fifty
+//! times as large, and the dynamic loader relocates each of its 200,000 addresses before it begins;
+//! here it relocates a few thousand. See `docs/decisions/0033-the-shim-is-a-program-of-its-own.md`.
 
 use std::ffi::OsString;
 use std::io::Write;

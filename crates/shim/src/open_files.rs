@@ -1,56 +1,58 @@
-//! How many files a process that serves may have open: as many as it may allow itself.
+//! The limit of open files (`RLIMIT_NOFILE`) of processes that serve: raised to what the hard limit
+//! allows.
 //!
-//! A session of a person or of a service begins with 1,024 on most systems, and may raise that by
-//! itself a long way. A master with a connection for every machine needs more, so every process
-//! that serves does that when it begins. Tasks are not to notice: some programs still go wrong
-//! above 1,024 (`select` does), and what their machine's operator allows them is the operator's
-//! word. So the agent tells the shims and sessions that it starts what it began with, and they go
-//! back to it before they start anything.
+//! A login session or a service begins with 1,024 on most systems, and may raise that by itself a
+//! long way. A master with a connection for every machine needs more, so every process that serves
+//! raises it when it begins. Tasks must not be affected: some programs still fail above 1,024
+//! (`select` does), and the limit of tasks is set by their machine's operator. So the agent passes
+//! its initial limit to the shims and sessions that it starts, and they go back to it before they
+//! start anything.
 //!
-//! Rejected: to ask operators for it. The units that are shipped do, but not everybody uses them.
+//! Rejected: requiring operators to set it. The shipped systemd units do, but not every operator
+//! uses them.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;
 
 /// More than any process here has open. Some systems allow a thousand times as many, and programs
-/// that go through all numbers, as runtimes of containers did, take minutes for it.
+/// that loop over all descriptors, as container runtimes did, take minutes for it.
 const MAX_OPEN_FILES: u64 = 1 << 20;
-/// What the agent began with, for those whom it starts.
+/// The agent's initial limit, for the processes that it starts.
 const ENV_VAR: &str = "CELL_OPEN_FILES_BEFORE";
 
 static INITIAL_LIMIT: OnceLock<u64> = OnceLock::new();
 
-/// Allows this process as many as it may allow itself.
+/// Raises the limit of this process to the most it is allowed.
 pub fn raise() {
     let limit = getrlimit(Resource::Nofile);
     if let (Some(before), Some(raised)) = (limit.current, raised(&limit))
-        // Always allowed; if a sandbox forbids it, the process goes on with what it has.
+        // Always allowed; if a sandbox forbids it, the process goes on with its limit.
         && setrlimit(Resource::Nofile, raised).is_ok()
     {
-        // Whoever raises it a second time began with what the first one found.
+        // A second call would find the raised limit; the first one counts.
         let _ = INITIAL_LIMIT.set(before);
     }
 }
 
-/// What the limit is to be, if that is more than it is.
+/// The raised limit, if that is more than the current one.
 fn raised(limit: &Rlimit) -> Option<Rlimit> {
     let most = limit.maximum.unwrap_or(MAX_OPEN_FILES).min(MAX_OPEN_FILES);
     let is_more = limit.current.is_some_and(|now| now < most);
     is_more.then_some(Rlimit { current: Some(most), maximum: limit.maximum })
 }
 
-/// What a process around a task is told in its environment.
+/// The environment variable for a process around a task.
 pub fn inherited_env() -> Option<(&'static str, String)> {
     INITIAL_LIMIT.get().map(|before| (ENV_VAR, before.to_string()))
 }
 
-/// Goes back to what the agent began with, in a process that the agent started.
+/// Restores the agent's initial limit, in a process that the agent started.
 pub fn lower() {
     let inherited = std::env::var(ENV_VAR).ok().and_then(|before| before.parse().ok());
     let Some(before) = inherited else { return };
     let limit = getrlimit(Resource::Nofile);
     if let Some(lowered) = lowered(&limit, before) {
-        // To give up what one has is always allowed.
+        // To lower one's own limit is always allowed.
         let _never = setrlimit(Resource::Nofile, lowered);
     }
 }

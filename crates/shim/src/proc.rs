@@ -1,6 +1,6 @@
-//! Processes as `/proc` shows them: who is whose child, and what each has used. Without control
-//! groups this is how the whole of a task is found; the shim is the reaper of everything below it,
-//! so nothing a task starts can leave the tree.
+//! Processes as `/proc` lists them: their parents, and their CPU time. Without cgroups this is how
+//! all processes of a task are found; the shim is the reaper of all its descendants, so nothing
+//! that a task starts can leave the tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ pub struct Process {
     pub pid: i32,
     pub parent: i32,
     pub session: i32,
-    /// Ended, and waits for its parent to take note.
+    /// Has exited, and waits to be reaped by its parent.
     pub is_zombie: bool,
     /// Stopped by a signal: it forks no more until it continues.
     pub is_stopped: bool,
@@ -22,7 +22,7 @@ pub struct Process {
     pub resident_pages: u64,
 }
 
-/// All processes there are now. One that goes away meanwhile is left out.
+/// All current processes. One that goes away meanwhile is left out.
 #[must_use]
 pub fn list() -> BTreeMap<i32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
@@ -30,20 +30,20 @@ pub fn list() -> BTreeMap<i32, Process> {
     pids.filter_map(get).map(|process| (process.pid, process)).collect()
 }
 
-/// The process of this number.
+/// The process with this pid.
 #[must_use]
 pub fn get(pid: i32) -> Option<Process> {
-    // A program may call itself anything, also what is no UTF-8.
+    // A program can have any name, even one that is not UTF-8.
     let raw = fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(&String::from_utf8_lossy(&raw))
 }
 
-/// Its children and theirs, in order of their numbers.
+/// Its children and theirs, in order of their pids.
 #[must_use]
 pub fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {
     let is_below = |process: &&Process| {
         let mut at = process.parent;
-        // A chain of parents is never longer than the list, whatever was read in between.
+        // A chain of parents is never longer than the list, whatever changed while it was read.
         for _ in 0..all.len() {
             match all.get(&at) {
                 _ if at == root => return true,
@@ -56,7 +56,7 @@ pub fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {
     all.values().filter(is_below).copied().collect()
 }
 
-/// The name in parentheses may hold anything, so fields are counted from its end.
+/// The name in parentheses may contain anything, so fields are counted from its end.
 fn parse(stat: &str) -> Option<Process> {
     let (head, rest) = stat.rsplit_once(')')?;
     let pid = head.split_once(' ')?.0.parse().ok()?;

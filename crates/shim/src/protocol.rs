@@ -1,6 +1,6 @@
-//! What a shim and its agent tell each other: a line of JSON each, over a socket in the attempt's
-//! folder. A shim lives longer than the agent that started it, so this is a contract between
-//! versions: fields are added with defaults, never changed.
+//! The protocol between a shim and its agent: a line of JSON for each message, over a socket in the
+//! attempt's folder. A shim lives longer than the agent that started it, so this is a contract
+//! between versions: fields are added with defaults, never changed.
 
 use cellwright_agent_core::reconcile::End;
 use cellwright_cell::task::{ExitClass, NoticeOutcome};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Version of these messages.
 pub const VERSION: u32 = 2;
 
-/// Names in an attempt's folder.
+/// File names in an attempt's folder.
 pub const LAUNCH: &str = "launch";
 pub const LOCK: &str = "lock";
 pub const BEGUN: &str = "begun";
@@ -18,7 +18,7 @@ pub const EXIT: &str = "exit";
 pub const SOCKET: &str = "shim.sock";
 pub const LOGS: &str = "logs";
 
-/// The line a shim writes to standard output once it can be talked to.
+/// The line a shim writes to standard output once it accepts connections.
 pub const READY: &str = "ready";
 
 /// What a shim is to run; written by the agent before the shim starts.
@@ -40,27 +40,27 @@ pub struct Launch {
     /// Killed when it has run for so many milliseconds.
     #[serde(default)]
     pub max_run: Option<u64>,
-    /// The control group it runs in. Absent: none.
+    /// The cgroup it runs in. Absent: none.
     #[serde(default)]
     pub group: Option<String>,
     /// The container it runs in. Absent: it is a plain process.
     #[serde(default)]
     pub container: Option<Container>,
-    /// The folder of its secrets, which goes when it ends.
+    /// The folder of its secrets, which is removed when it ends.
     #[serde(default)]
     pub secrets: Option<PathBuf>,
-    /// The folder of its identity, which goes when it ends.
+    /// The folder of its identity, which is removed when it ends.
     #[serde(default)]
     pub papers: Option<PathBuf>,
 }
 
-/// A container that is laid out on disk, for the runtime to make and start.
+/// A container whose bundle is on disk, for the runtime to create and start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     pub runtime: PathBuf,
-    /// Where the runtime remembers its containers.
+    /// Where the runtime keeps the state of its containers.
     pub state: PathBuf,
-    /// Where the containers are laid out.
+    /// Where the containers' bundles are.
     pub run: PathBuf,
     pub id: String,
     /// User and group of the program as the machine numbers them.
@@ -71,20 +71,20 @@ pub struct Container {
 pub struct LogSettings {
     /// Bytes of one file of one stream.
     pub file_bytes: u64,
-    /// Files of one stream, the present one included.
+    /// Files of one stream, the current one included.
     pub files: u32,
     /// Bytes a second that are kept of one stream; more is dropped and counted.
     pub rate: u64,
 }
 
-/// Who the shim is, left behind before the program starts. An attempt that has this never begins
-/// again.
+/// The identity of the shim, recorded before the program starts. An attempt that has this never
+/// begins again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShimRecord {
     pub shim: i32,
-    /// When the shim was born, in the kernel's ticks: its number may be given to another.
+    /// When the shim was born, in the kernel's ticks: its pid may be reused.
     pub born: u64,
-    /// The boot it was born in: both numbers above mean nothing in another. Empty: not known.
+    /// The ID of the boot it was born in: pid and birth mean nothing in another. Empty: not known.
     #[serde(default)]
     pub boot_id: String,
 }
@@ -92,14 +92,14 @@ pub struct ShimRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Warn now, kill after so many milliseconds.
+    /// Give notice now, kill after so many milliseconds.
     Stop {
         grace: u64,
     },
     Kill,
-    /// Kill at once, because it is in the way of others or beyond its limits. Since version 2.
+    /// Kill at once, because it disturbs others or is beyond its limits. Since version 2.
     Condemn {
-        /// What the masters are told. Nothing: that it is gone, through no fault of its own.
+        /// What the masters are told. Absent: that it is gone, through no fault of its own.
         class: Option<ExitClass>,
         /// For its owner.
         why: String,
@@ -135,36 +135,36 @@ pub enum ExitCause {
     LeaseOver,
     RanTooLong,
     CouldNotStart(String),
-    /// The machine could not let it go on.
+    /// Killed because the machine could not let it go on.
     Condemned {
         class: Option<ExitClass>,
         why: String,
     },
-    /// Nobody saw it end.
+    /// Its exit was not observed.
     Lost(String),
 }
 
-/// The end of an attempt, on disk before anybody is told.
+/// The exit of an attempt, on disk before any reader is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
     pub cause: ExitCause,
-    /// Whether the kernel killed some of it for memory, and whose limit was met.
+    /// Whether the kernel killed some of its processes for memory, and whose limit was hit.
     #[serde(default)]
     pub memory: OomCause,
-    /// Of one that was told to stop: what became of the warning. Absent: nobody watched.
+    /// Of a task that was told to stop: the outcome of the notice. Absent: it was not observed.
     #[serde(default)]
     pub notice: Option<NoticeOutcome>,
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
-    /// Whether the container's filter of system calls ended it, whatever signal is told.
+    /// Whether the container's seccomp filter killed it, whatever signal is reported.
     #[serde(default)]
     pub filtered: bool,
 }
 
-/// What memory had to do with an end.
+/// What an out-of-memory kill had to do with an exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OomCause {
@@ -172,7 +172,7 @@ pub enum OomCause {
     Nothing,
     /// It wanted more than its limit.
     OwnLimit,
-    /// Somebody else was short of it.
+    /// Another was short of it.
     Bystander,
 }
 
@@ -194,7 +194,7 @@ impl Exit {
             }
             (ExitCause::CouldNotStart(_), _, _) => End::Failed(ExitClass::CouldNotStart),
             (ExitCause::Itself, Some(0), _) => End::Finished,
-            // One whose child was killed for memory may have coped, and then it finished.
+            // A program whose child was killed for memory may have coped, and then it finished.
             (ExitCause::Itself, _, _) if out_of_memory.is_some() => {
                 out_of_memory.map_or(End::Gone, End::Failed)
             }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(kill(OomCause::OwnLimit), End::Failed(ExitClass::OutOfMemory));
         assert_eq!(kill(OomCause::Bystander), End::Failed(ExitClass::OutOfMemoryBystander));
         let own = OomCause::OwnLimit;
-        // A shell says so with a code; one that coped without its child finished.
+        // A shell reports it with an exit code; a program that coped without its child finished.
         assert_eq!(
             exit(ExitCause::Itself, Some(137), None, own),
             End::Failed(ExitClass::OutOfMemory)

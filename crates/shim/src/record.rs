@@ -1,7 +1,7 @@
 //! Small files that must be whole or absent: a line with a checksum, then JSON. A file is replaced
 //! by renaming a finished one over it, so a reader sees the old content or the new.
 //!
-//! Rejected: one database for the whole agent. A shim outlives its agent and writes its own end;
+//! Rejected: one database for the whole agent. A shim outlives its agent and writes its own exit;
 //! two processes would share the database, and damage to it would lose every task at once.
 
 use rustix::fs::OFlags;
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const HEADER: &str = "cell-record 1 ";
 const LOCK_MODE: u32 = 0o600;
 
-/// Why a record is of no use.
+/// Why a record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("{}: {why}", path.display())]
@@ -26,7 +26,7 @@ pub enum RecordError {
     Damaged { path: PathBuf, why: String },
 }
 
-/// How much a record must survive.
+/// What a record must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The end of the process that wrote it.
@@ -60,7 +60,7 @@ pub fn write<T: Serialize>(
     if durability == Durability::Process {
         return Ok(());
     }
-    // A bare name is in the folder the process is in.
+    // A bare name is in the working directory.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
 }
@@ -74,7 +74,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
     let text = match read_text(path) {
         Ok(text) => text,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // Neither passes by itself.
+        // Neither is temporary.
         Err(why) if why.kind() == io::ErrorKind::InvalidData || is_link(&why) => {
             return Err(damaged(&why.to_string()));
         }
@@ -89,13 +89,13 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
     serde_json::from_str(body).map(Some).map_err(|why| damaged(&why.to_string()))
 }
 
-/// Some of these files lie where a task of the agent's own account can reach them: a link there
-/// leads nobody, and a pipe makes nobody wait.
+/// Some of these files lie where a task of the agent's own account can reach them: a link there is
+/// not followed, and a pipe blocks no reader.
 fn read_text(path: &Path) -> io::Result<String> {
     io::read_to_string(open_plain(path, OpenOptions::new().read(true))?)
 }
 
-/// Opens a plain file, and nothing else.
+/// Opens a regular file, and nothing else.
 ///
 /// # Errors
 /// When it is not there, cannot be opened, or is something else.
@@ -103,14 +103,16 @@ pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let flags = i32::try_from(flags).map_err(io::Error::other)?;
     let file = options.custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file"))
     }
 }
 
-/// Opens a file that is there to be locked, for its owner alone: whoever can open one, if only to
-/// read it, can take the lock and keep it. One that an earlier build left open to others is closed.
+/// Opens a file to be locked, with permissions for its owner alone: any process that can open it,
+/// if only to read it, can take the lock and keep it. One that an earlier build left open to others
+/// is closed to them.
 ///
 /// # Errors
 /// As [`open_plain`].
@@ -122,7 +124,7 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Whether [`open_plain`] met a link.
+/// Whether [`open_plain`] found a link.
 #[must_use]
 pub fn is_link(why: &io::Error) -> bool {
     why.raw_os_error() == Some(Errno::LOOP.raw_os_error())
@@ -156,7 +158,7 @@ mod tests {
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         assert!(read::<Vec<u32>>(&path).is_err());
-        // Written anew, it is a record again.
+        // Written again, it is a valid record.
         write(&path, &vec![2], Durability::Process).unwrap();
         assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![2]));
     }

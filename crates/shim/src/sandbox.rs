@@ -1,5 +1,5 @@
-//! What stands around a task on the machine: its control group, its container, its secrets. The
-//! shim takes them down when the task has ended; the agent does, when the shim did not live to.
+//! What is set up around a task on the machine: its cgroup, its container, its secrets. The shim
+//! tears it down when the task has ended; the agent does, when the shim died before.
 
 use crate::protocol::{Launch, OomCause};
 use cellwright_isolate::Error;
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The walls of one task; all of them may be missing.
+/// The sandbox of one task; all parts may be missing.
 #[derive(Debug, Default)]
 pub struct Sandbox {
     pub group: Option<Group>,
@@ -19,20 +19,20 @@ pub struct Sandbox {
     secret_dirs: Vec<PathBuf>,
 }
 
-/// Who is still within the walls.
+/// Whether processes are still inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupancy {
-    /// [`Sandbox::kill`] saw it empty.
+    /// [`Sandbox::kill`] found it empty.
     Empty,
-    /// Nobody looked: a start may have been cut short.
+    /// Not checked: a start may have been cut short.
     Unknown,
 }
 
 impl Sandbox {
-    /// What `launch` says is around its program, whether it is there or not.
+    /// The sandbox that `launch` describes, whether it is there or not.
     ///
     /// # Errors
-    /// When the machine has no control groups, or a name cannot be one.
+    /// When the machine has no cgroups, or a name is invalid.
     pub fn of(launch: &Launch) -> Result<Sandbox, Error> {
         let group = launch.group.as_deref().map(open_group).transpose()?;
         let container = match &launch.container {
@@ -47,25 +47,25 @@ impl Sandbox {
         Ok(Sandbox { group, container, secret_dirs })
     }
 
-    /// Kills all there is in the group. True when it was seen empty.
+    /// Kills all processes in the cgroup. True when it was found empty.
     pub fn kill(&self) -> bool {
         match &self.group {
-            // Whoever is still there is looked at again by the caller, who has other work too.
+            // The caller, which has other work too, checks for remaining processes again.
             Some(group) => group.kill(Duration::ZERO).is_ok(),
             None => true,
         }
     }
 
-    /// Has all hierarchies know of a program that entered its group by itself, and was not reaped.
+    /// Adds a program that joined its cgroup by itself, and was not reaped, to all hierarchies.
     pub fn count_in_all_hierarchies(&self, program: Pid) {
         let entered = self.group.as_ref().filter(|_| self.container.is_none());
         if let (Some(group), Ok(pid)) = (entered, u32::try_from(program.as_raw_nonzero().get())) {
-            // Limits and kills do without it; what is lost is a count of how long it waits.
+            // Limits and kills work without it; only the accounting of its CPU stalls is lost.
             let _ = group.count_members(pid);
         }
     }
 
-    /// What memory had to do with what happened to the group so far.
+    /// Out-of-memory kills in the cgroup so far.
     pub fn memory(&self) -> OomCause {
         let counts = self.group.as_ref().and_then(|group| group.oom_counts().ok());
         match counts.map(|counts| counts.since(OomCounts::default())) {
@@ -75,16 +75,16 @@ impl Sandbox {
         }
     }
 
-    /// Takes the walls down, once nobody is inside; whoever was not seen gone goes with them. What
-    /// does not go is said and left to the next start of the agent.
+    /// Tears the sandbox down, once it is empty; processes that may remain are killed with it.
+    /// Returns what could not be removed, which is left to the next start of the agent.
     pub fn tear_down(&self, occupancy: Occupancy) -> Vec<String> {
         let mut leftovers = Vec::new();
         if let Some((runtime, bundle)) = &self.container {
-            let gone = match occupancy {
+            let result = match occupancy {
                 Occupancy::Empty => runtime.forget(bundle.id()),
                 Occupancy::Unknown => runtime.delete(bundle.id()),
             };
-            leftovers.extend(gone.err().map(|error| error.to_string()));
+            leftovers.extend(result.err().map(|error| error.to_string()));
             leftovers.extend(bundle.remove().err().map(|error| error.to_string()));
         }
         if let Some(group) = &self.group {
@@ -98,7 +98,7 @@ impl Sandbox {
     }
 }
 
-/// Removes a folder with all that is in it. One that is not there is fine.
+/// Removes a folder with all its content. One that is not there is fine.
 ///
 /// # Errors
 /// When the disk refuses.
@@ -109,10 +109,10 @@ pub fn remove_dir(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// A group by its path in the hierarchies.
+/// A cgroup by its path in the hierarchies.
 ///
 /// # Errors
-/// When the machine has no control groups, or the path cannot be one.
+/// When the machine has no cgroups, or the path is invalid.
 pub fn open_group(path: &str) -> Result<Group, Error> {
     Ok(Tree::new(Layout::detect()?, GroupPath::new(path)?).base())
 }

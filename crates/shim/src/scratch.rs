@@ -1,4 +1,4 @@
-//! A folder of its own for a test, gone with it.
+//! A temporary folder for a test, removed with it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +22,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left behind in the temporary folder does no harm.
+        // Files left behind in the temporary folder do no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The loop of a shim: children, requests, clocks. One thread, and nothing that waits but the loop.
+//! The event loop of a shim: children, requests, clocks. One thread, and only the loop waits.
 
 use crate::boot;
 use crate::log::RotatedLog;
@@ -25,35 +25,35 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 /// How long the output of a task that is gone may take to arrive: what is in the pipes is there at
-/// once, unless somebody outside was handed their other end.
+/// once, unless a process outside was handed their other end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two tries to write down an end on a disk that refuses.
+/// Interval between two tries to write an exit to a disk that refuses.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 16 * 1024;
-/// Longest line a request may be; none comes near it.
+/// Longest line of a request; none comes near it.
 const MAX_REQUEST_BYTES: u64 = 4096;
 
-/// What SIGSYS means.
+/// The meaning of SIGSYS.
 const FILTERED: &str = "killed by a filter of system calls";
-/// What it means where the container's own filter sent it: these are all that it kills for.
+/// Its meaning where the container's own filter sent it: these are all that it kills for.
 const FILTERED_BY_CONTAINER: &str = "killed by a filter of system calls: it sent SIGKILL to the \
      first process of its container, or made a call of another architecture";
 
-/// A request, and where its answer goes.
+/// A request, and where its response goes.
 type PendingRequest = (Request, mpsc::UnboundedSender<String>);
 
-/// The loop before there is anything to do, and what it hears of the system.
+/// The runtime of the loop before there is anything to do, and its signal streams.
 pub struct ShimRuntime {
     runtime: Runtime,
     children: Heard,
     hangups: Heard,
-    /// A shim ends with its task and by nothing else it can help.
+    /// A shim ends with its task; signals that it can ignore do not end it.
     _ignored_signals: [Heard; 2],
 }
 
 impl ShimRuntime {
-    /// Before anything is begun: neither may a signal end a shim half-way, nor may a child of its
-    /// program end unheard.
+    /// Before anything is started: no signal may end a shim half-way, and no exit of a child may be
+    /// missed.
     pub fn open() -> Result<ShimRuntime, ShimError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(io("start the loop"))?;
@@ -96,7 +96,7 @@ async fn supervise_task(
                 announce_ready();
                 let (exit, sandbox) = run(task, children, hangups, listener).await;
                 for pump in output {
-                    // Whoever still holds the other end is not of this task.
+                    // A process that still holds the other end is not of this task.
                     let _ = timeout(DRAIN_TIMEOUT, pump).await;
                 }
                 (exit, sandbox, Occupancy::Empty)
@@ -120,7 +120,8 @@ fn start_failure_exit(launch: &Launch, why: &str) -> Exit {
     unstarted_exit(ExitCause::CouldNotStart(format!("cannot start {program:?}: {why}")))
 }
 
-/// Nothing starts that another may have been started for.
+/// The exit of a task that is not started because its lease is over: another may have been started
+/// in its place.
 fn lease_over_exit() -> Exit {
     unstarted_exit(ExitCause::LeaseOver)
 }
@@ -131,7 +132,7 @@ fn unstarted_exit(cause: ExitCause) -> Exit {
     Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
 }
 
-/// An end that the program itself could not say anything about is told in its log.
+/// An exit that the program itself could not explain is explained in its log.
 fn log_exit_reason(folder: &Path, logs: LogSettings, exit: &Exit) {
     let text = match (&exit.cause, exit.memory) {
         (ExitCause::CouldNotStart(why), _) => why.clone(),
@@ -147,7 +148,7 @@ fn log_exit_reason(folder: &Path, logs: LogSettings, exit: &Exit) {
     RotatedLog::new(path, logs, now).write(format!("[cell: {text}]\n").as_bytes(), now);
 }
 
-/// Into the shim's own log, on a disk that may be full: then it is not said.
+/// Writes to the shim's own log, on a disk that may be full: then the line is lost.
 fn log_line(words: &str) {
     let _ = writeln!(std::io::stderr(), "cell shim: {words}");
 }
@@ -169,7 +170,7 @@ fn start_log_pumps(pipes: Pipes, launch: &Launch) -> Result<[JoinHandle<()>; 2],
     Ok([start_pump("stdout", pipes.stdout)?, start_pump("stderr", pipes.stderr)?])
 }
 
-/// A task whose output nobody reads stands still, so whatever happens to its log, it is read.
+/// A task whose output is not read blocks, so it is read whatever happens to its log.
 async fn pump(mut from: pipe::Receiver, open: impl Fn() -> RotatedLog) {
     let mut buffer = vec![0; READ_BYTES];
     let mut log = open();
@@ -215,7 +216,7 @@ async fn run(
                 Err(error) => log_line(&format!("the socket cannot be made again: {error}")),
             },
             Ok((stream, _)) = listener.accept() => {
-                // Whoever connects is told at once how things stand.
+                // A new connection gets the status at once.
                 let (answers, lines) = mpsc::unbounded_channel();
                 send_status(&task, &answers);
                 let connection = serve_connection(stream, answers, lines, requests_tx.clone());
@@ -254,12 +255,12 @@ fn handle_request(task: &mut Task, request: &Request) {
 
 fn send_status(task: &Task, to: &mpsc::UnboundedSender<String>) {
     if let Ok(line) = serde_json::to_string(&task.status()) {
-        // Who asked may be gone.
+        // The caller may be gone.
         let _ = to.send(line + "\n");
     }
 }
 
-/// One agent on the line.
+/// The connection of one agent.
 async fn serve_connection(
     stream: UnixStream,
     answers: mpsc::UnboundedSender<String>,

@@ -1,6 +1,6 @@
-//! Starting the program, by way of what stands around it: a plain child, a child that waits until
-//! it is in its control group, or a container that the runtime makes and starts. In each case
-//! this process is the parent that hears of the end, and the output comes through its pipes.
+//! Starts the program in its sandbox: as a plain child, as a child that waits until it is in its
+//! cgroup, or in a container that the runtime creates and starts. In each case this process is the
+//! parent that reaps it, and the output comes through its pipes.
 
 use crate::VERB;
 use crate::enter::{ENTER, EnterMessage, GO_PREFIX, KEEP_ID};
@@ -21,10 +21,10 @@ use std::process::{Command, Stdio};
 
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// The kernel killed what was to become the program.
+/// The kernel killed the process that was about to execute the program.
 const RAM_TOO_SMALL: &str =
     "killed before it began, as happens when task.limits.ram is too small for any program";
-/// Among the last that the kernel kills for want of memory.
+/// Among the last that the kernel's OOM killer picks.
 const SHIM_OOM_SCORE_ADJ: &str = "-900";
 
 /// Starts the program.
@@ -41,14 +41,14 @@ pub fn spawn_program(launch: &Launch, sandbox: &Sandbox) -> io::Result<(Pid, Pip
                 .map_or_else(|| spawn_plain(launch), |group| spawn_in_group(launch, group))
         }
     };
-    // After the program, which must not inherit it. Only root may; then the kernel takes whoever
-    // used up the memory, and not who knows how that ended.
+    // After the program, which must not inherit it. Only root may; then the OOM killer picks the
+    // process that used up the memory, and not the shim that has to record the exit.
     let _ = std::fs::write("/proc/self/oom_score_adj", SHIM_OOM_SCORE_ADJ);
     spawned
 }
 
-/// What this process and all it starts do without: rights that a program's file would add, and
-/// memory left in files by crashes. A container's runtime sees to the first itself.
+/// Drops privileges of this process and all its descendants: rights that a program's file would
+/// add, and core dumps. A container's runtime sees to the first itself.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -57,7 +57,7 @@ pub fn drop_privileges() -> io::Result<()> {
     disable_core_dumps()
 }
 
-/// Crashes of this process and all it starts leave no memory in files.
+/// Crashes of this process and its descendants leave no memory in files.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -65,29 +65,29 @@ pub fn disable_core_dumps() -> io::Result<()> {
     Ok(setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
 }
 
-/// Whatever this process was started with beside its standard streams goes no further: whoever
-/// started the agent may have had files open that are no business of a task's.
+/// Descriptors that this process inherited, beside its standard streams, are not passed on: the
+/// process that started the agent may have had files open that a task must not get.
 pub fn close_inherited_fds() {
     close_fds::set_fds_cloexec(3, &[]);
 }
 
-/// A program that waits outside of its group, as a process of ours, until it is let go.
+/// A program that waits outside of its cgroup, as a process of ours, until it is released.
 pub struct WaitingProgram {
-    /// To be started by whoever wants to be its parent, and dropped then: it holds an end of the
-    /// line too.
+    /// To be started by the process that becomes its parent, and dropped then: it holds an end of
+    /// the socket too.
     pub command: Command,
     release_handle: ReleaseHandle,
 }
 
-/// What is said to it, and hears why it did not begin.
+/// Sends it the release message, and receives why it did not begin.
 pub struct ReleaseHandle {
     stream: UnixStream,
     env: Vec<(String, String)>,
 }
 
-/// `words` become the program, as `identity`, in `directory`, with nothing but `env`. Its
-/// environment is for the program alone: a child that is root until it becomes the program would
-/// have its own loader do what the job's environment says.
+/// Prepares a process that executes `words`, as `identity`, in `directory`, with `env` alone. The
+/// environment is passed to the program only: a child that is root until it executes the program
+/// would have its own dynamic loader obey the job's environment.
 ///
 /// # Errors
 /// When there is no program, or the system has no sockets.
@@ -108,7 +108,7 @@ pub fn waiting_program(
 }
 
 impl WaitingProgram {
-    /// The command and the line, which must outlive it.
+    /// The command and the handle, which must outlive it.
     #[must_use]
     pub fn into_parts(self) -> (Command, ReleaseHandle) {
         (self.command, self.release_handle)
@@ -116,17 +116,17 @@ impl WaitingProgram {
 }
 
 impl ReleaseHandle {
-    /// Has the process go into its group and become its program. Where the unified hierarchy only
-    /// counts, it is not counted there yet ([`ReasonGroup::count_members`]).
+    /// Has the process join the cgroup and execute its program. Where the unified hierarchy only
+    /// counts, it is not counted there yet ([`Group::count_members`]).
     ///
     /// # Errors
-    /// Why it did not; it ends by itself then, for its line is cut.
+    /// Why it did not; the process ends by itself then, for its socket is closed.
     pub fn release(mut self, pid: u32, group: &Group) -> io::Result<()> {
         group.add_to_limitless_hierarchies(pid).map_err(io::Error::other)?;
         let message = EnterMessage { entrances: group.join_files(), env: self.env };
         let encoded = serde_json::to_vec(&message).map_err(io::Error::other)?;
         self.stream.write_all(&[GO_PREFIX, &encoded].concat())?;
-        // The end of what it is told; it still answers.
+        // The end of the message; the process can still respond.
         self.stream.shutdown(Shutdown::Write)?;
         let mut why = String::new();
         // Ends when the program has started, or its process is gone.
@@ -140,8 +140,8 @@ fn split_command(words: &[String]) -> io::Result<(&String, &[String])> {
     words.split_first().ok_or_else(empty)
 }
 
-/// Pipes for a program's output, and what it is given of them. Programs that open /dev/stdout by
-/// its name must own it.
+/// Pipes for a program's output: our ends and the program's. Programs that open /dev/stdout by its
+/// name must own it.
 fn pipes(owner: Option<(u32, u32)>) -> io::Result<(Pipes, PipeWriter, PipeWriter)> {
     let (stdout, to_stdout) = io::pipe()?;
     let (stderr, to_stderr) = io::pipe()?;
@@ -180,9 +180,9 @@ fn spawn_in_group(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
     let mut child = command.stdout(stdout).stderr(stderr).spawn()?;
     drop(command);
     if let Err(why) = release_handle.release(child.id(), group) {
-        // It ends by itself, for its line is cut; it may be gone already.
+        // It ends by itself, for its socket is closed; it may be gone already.
         let status = child.wait();
-        // By nobody but the kernel: nobody else knows of it yet.
+        // Only the kernel can have killed it: no other process knows of it yet.
         let is_killed = status.is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         return Err(if is_killed { io::Error::other(RAM_TOO_SMALL) } else { why });
     }

@@ -1,4 +1,4 @@
-//! The program and everything below it: started once, told to stop, swept away, reaped.
+//! The program and all its descendants: started once, stopped, killed, reaped.
 
 use crate::boot;
 use crate::proc::Process;
@@ -13,18 +13,19 @@ use rustix::process::{
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Between two sweeps of what does not die at once; doubled from one to the next, up to the second.
+/// Interval between two sweeps of what does not die at once; doubled from one to the next, up to
+/// the second.
 const SWEEP_INTERVAL_MILLIS: u64 = 20;
 const MAX_SWEEP_INTERVAL_MILLIS: u64 = 1000;
-/// Passes in which what forks faster than it is found is stopped, before all of it is killed.
+/// Passes that stop processes which fork faster than they are found, before all of them are killed.
 const STOP_PASSES: u32 = 20;
-/// A lease is looked at this often at least: the timer under it stands still while the machine
-/// sleeps, the lease does not.
+/// A lease is checked at least this often: the timer stands still while the machine sleeps, the
+/// lease does not.
 const LEASE_CHECK_MILLIS: u64 = 1000;
-/// When the unified hierarchy is to count a program that runs: most that end soon have ended by
+/// When a program that runs is added to the unified hierarchy: most that end soon have ended by
 /// then, and for those it would be work for nothing.
 const COUNT_AFTER_MILLIS: u64 = 20;
-/// Sees an end and leaves it to be reaped.
+/// Reports an exit and leaves the process to be reaped.
 const WAIT_WITHOUT_REAPING: WaitIdOptions =
     WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
@@ -40,13 +41,13 @@ pub struct Task {
     started: u64,
     /// How the program itself ended.
     ended: Option<(Option<i32>, Option<i32>)>,
-    /// Whether that was the container's filter of system calls.
+    /// Whether that was the container's seccomp filter.
     is_filtered_exit: bool,
-    /// What memory had to do with it.
+    /// Out-of-memory kills in its cgroup.
     memory: OomCause,
-    /// Why it is to die, from the first who said so.
+    /// Why it is to die, from the first request.
     cause: Option<ExitCause>,
-    /// Whether it was warned, and could hear it.
+    /// Whether it was given notice, and could handle it.
     was_warned: bool,
     /// Whether it still ran when it was killed.
     was_killed: bool,
@@ -56,11 +57,11 @@ pub struct Task {
     /// Sweeps that left something.
     sweeps: u32,
     has_children: bool,
-    /// Whether every hierarchy knows of it.
+    /// Whether every hierarchy counts it.
     is_counted: bool,
 }
 
-/// Starts the program in its room.
+/// Starts the program in its sandbox.
 ///
 /// # Errors
 /// When the system cannot start it; the text is for its owner.
@@ -69,7 +70,7 @@ pub fn start(
     sandbox: Sandbox,
 ) -> Result<(Task, Pipes), Box<(io::Error, Sandbox)>> {
     let (pid, pipes) = match spawn_program(launch, &sandbox) {
-        Ok(begun) => begun,
+        Ok(spawned) => spawned,
         Err(why) => return Err(Box::new((why, sandbox))),
     };
     let started = boot::now();
@@ -93,7 +94,7 @@ pub fn start(
     Ok((task, pipes))
 }
 
-/// Whether something is left.
+/// Whether processes are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remaining {
     Some,
@@ -112,10 +113,10 @@ impl Task {
         }
     }
 
-    /// Warns the program, and kills it and all below it `grace` later. A second call can only
-    /// shorten the grace.
+    /// Gives the program notice, and kills it and its descendants `grace` later. A second call can
+    /// only shorten the grace.
     pub fn stop(&mut self, grace: u64) {
-        // What ended before it was told did so by itself.
+        // A program that ended before the request did so by itself.
         self.reap();
         let at = boot::now().saturating_add(grace);
         self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
@@ -131,7 +132,7 @@ impl Task {
         }
     }
 
-    /// Kills it at once, for a reason that its owner is told.
+    /// Kills it at once, for a reason that its owner gets.
     pub fn condemn(&mut self, class: Option<ExitClass>, why: &str) {
         self.reap();
         if self.ended.is_none() {
@@ -140,8 +141,8 @@ impl Task {
         }
     }
 
-    /// The first process of a container is spared every signal that it does not handle itself,
-    /// where any other would end. It is to end all the same.
+    /// The kernel drops every signal to the first process of a container that it does not handle
+    /// itself, where any other would end. It is to end all the same.
     fn ignores_signal(&self, signal: Signal) -> bool {
         let Some(_) = &self.sandbox.container else { return false };
         let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
@@ -157,7 +158,7 @@ impl Task {
 
     pub fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
-            // Gone meanwhile: the next look sees it.
+            // Gone meanwhile: the next poll finds it.
             let _ = kill_process_group(self.pid, signal);
         }
     }
@@ -182,8 +183,8 @@ impl Task {
         Some(if self.lease_until.is_some() { wait.min(LEASE_CHECK_MILLIS) } else { wait })
     }
 
-    /// Looks at children and clocks, and kills what is due. Nothing is left when the program and
-    /// all below it are gone.
+    /// Checks children and clocks, and kills what is due. Nothing is left when the program and all
+    /// its descendants are gone.
     pub fn poll(&mut self) -> Remaining {
         self.reap();
         let now = boot::now();
@@ -206,11 +207,11 @@ impl Task {
         self.started.saturating_add(COUNT_AFTER_MILLIS)
     }
 
-    /// Kills all there is below this process. What forks would escape a list that is already old,
-    /// so everybody is stopped first, until a pass finds nobody who runs.
+    /// Kills all descendants of this process. Processes that fork would escape a list that is
+    /// already old, so all are stopped first, until a pass finds none that runs.
     fn sweep(&mut self) -> Remaining {
         self.was_killed |= self.ended.is_none();
-        // Without children nothing is below, and there is no need to look through all of `/proc`.
+        // Without children there are no descendants, and no need to scan all of `/proc`.
         if self.has_children {
             for _ in 0..STOP_PASSES {
                 let running: Vec<_> = descendants().into_iter().filter(|p| !p.is_stopped).collect();
@@ -221,7 +222,7 @@ impl Task {
             }
             signal_all(&descendants(), Signal::KILL);
         }
-        // Whatever `/proc` did not show of it.
+        // Processes that `/proc` did not list.
         self.signal(Signal::KILL);
         let empty = self.sandbox.kill();
         self.reap();
@@ -232,7 +233,7 @@ impl Task {
         Remaining::Some
     }
 
-    /// The reaper of everything below it has no children only when nothing is below it.
+    /// The reaper of all its descendants has no children only when there are none.
     fn reap(&mut self) {
         loop {
             match self.reap_one() {
@@ -250,11 +251,11 @@ impl Task {
         }
     }
 
-    /// The end of one child, if one has ended.
+    /// Reaps one child, if one has exited.
     ///
-    /// How a program in a container came to end can be seen until it is reaped. So as long as it
-    /// is not, nobody is reaped but by number: the program after a look at it, and others one by
-    /// one. To wait for anybody would reap also a program that ends after the look. Others are
+    /// How a program in a container ended can be inspected until it is reaped. So until then,
+    /// processes are reaped only by pid: the program after that inspection, and others one by one.
+    /// Waiting for any child would also reap a program that exits after the inspection. Others are
     /// rare: what a program in a container leaves behind becomes a child of that program.
     fn reap_one(&mut self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
         if self.ended.is_some() || self.sandbox.container.is_none() {
@@ -272,26 +273,26 @@ impl Task {
                 return Ok(Some(ended));
             }
         }
-        // The program itself, just now: its signal is still to come, and with it the next look.
+        // The program itself, just now: its signal is still to come, and with it the next poll.
         Ok(None)
     }
 
-    /// Whether this end is the doing of the container's filter. The kernel spares the first
-    /// process of a container the SIGKILL that it sends itself, so that filter ends it by SIGSYS.
-    /// It is told as what it did.
+    /// Whether this exit was caused by the container's filter. The kernel drops the SIGKILL that
+    /// the first process of a container sends itself, so that filter ends it by SIGSYS. It is
+    /// reported as the SIGKILL it tried.
     fn is_filtered(&self, end: &WaitIdStatus) -> bool {
         let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
         let own_filters = || filters(&self.pid.as_raw_nonzero().to_string());
         by_filter && has_no_own_filter(own_filters(), filters("self"))
     }
 
-    /// What stood around the task, to be taken down.
+    /// The sandbox of the task, to be torn down.
     pub fn into_sandbox(self) -> Sandbox {
         self.sandbox
     }
 
-    /// What became of the warning; of one that nobody told to stop there is nothing to say. What it
-    /// leaves below it when it ends does not count against it.
+    /// The outcome of the notice; nothing for a task that was not told to stop. Descendants that it
+    /// leaves when it ends do not count against it.
     fn notice(&self) -> Option<NoticeOutcome> {
         match (&self.cause, self.was_warned, self.was_killed) {
             (Some(ExitCause::Told), true, false) => Some(NoticeOutcome::LeftInTime),
@@ -301,7 +302,7 @@ impl Task {
         }
     }
 
-    /// The end, once nothing is left.
+    /// The exit, once nothing is left.
     pub fn exit(&self) -> Exit {
         let (code, signal) = self.ended.unwrap_or((None, None));
         Exit {
@@ -317,15 +318,15 @@ impl Task {
     }
 }
 
-/// Filters of system calls that a process is under; kernels before 5.9 do not say.
+/// Seccomp filters of a process; kernels before 5.9 do not report them.
 fn filters(process: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"))?;
     count.trim().parse().ok()
 }
 
-/// One filter is the container's; those that this process is under are passed on. Where the kernel
-/// does not say, it is taken for the container's.
+/// One filter is the container's; those of this process are inherited. Where the kernel does not
+/// report them, it is taken for the container's.
 fn has_no_own_filter(own_count: Option<u64>, here: Option<u64>) -> bool {
     own_count <= here.map(|here| here + 1)
 }
@@ -346,7 +347,7 @@ fn descendants() -> Vec<Process> {
 
 fn signal_all(to: &[Process], signal: Signal) {
     for pid in to.iter().filter_map(|process| Pid::from_raw(process.pid)) {
-        // Gone meanwhile is what is wanted.
+        // A process that is gone meanwhile is fine.
         let _ = kill_process(pid, signal);
     }
 }

@@ -1,5 +1,5 @@
-//! The program itself, without an agent: a folder with a launch in it, and what is found there
-//! afterwards.
+//! The program itself, without an agent: a folder with a launch in it, and the files it leaves
+//! there.
 
 use cellwright_isolate::cgroup::{GroupPath, Layout, Tree};
 use cellwright_shim::installed::{Installed, UnusableShim};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const SHIM: &str = env!("CARGO_BIN_EXE_cell-shim");
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -70,11 +70,11 @@ fn an_agent_takes_it_if_it_is_of_the_same_build_and_keeps_it() {
     let folder = Folder::new("taken");
     let path = folder.0.join(SHIM_BINARY);
     assert!(Installed::open(&path).unwrap().is_none(), "absent");
-    // Says what it was asked, which names no build.
+    // Prints its arguments, which are no build ID.
     std::fs::copy("/bin/echo", &path).unwrap();
     let rejected = Installed::open(&path).unwrap_err();
     assert!(
-        matches!(&rejected, UnusableShim::OtherBuild(said) if said == "shim --build"),
+        matches!(&rejected, UnusableShim::OtherBuild(build) if build == "shim --build"),
         "{rejected}"
     );
     std::fs::write(&path, "no program").unwrap();
@@ -100,20 +100,20 @@ fn it_runs_a_program_and_leaves_its_end_and_its_output() {
     assert_eq!(output, "said\n");
 }
 
-/// Lines of the kernel's about a process, of hierarchies in which it is elsewhere than in `group`.
+/// Lines of `/proc/PID/cgroup` for hierarchies in which a process is elsewhere than in `group`.
 fn other_hierarchies(pid: i32, group: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let is_in = |line: &&str| line.ends_with(&format!(":/{group}"));
     text.lines().filter(|line| !is_in(line)).map(str::to_owned).collect()
 }
 
-/// The program of the shim in `folder`, by what the shim says of it.
+/// Connects to the shim in `folder`; returns the pid of its program from the status.
 fn connect_to_program(folder: &Path) -> (UnixStream, i32) {
-    let line = UnixStream::connect(folder.join(SOCKET)).unwrap();
+    let stream = UnixStream::connect(folder.join(SOCKET)).unwrap();
     let mut output = String::new();
-    BufReader::new(&line).read_line(&mut output).unwrap();
+    BufReader::new(&stream).read_line(&mut output).unwrap();
     let status: serde_json::Value = serde_json::from_str(&output).unwrap();
-    (line, i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
+    (stream, i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
 }
 
 #[test]
@@ -131,20 +131,20 @@ fn a_program_is_in_its_group_and_in_the_end_in_every_hierarchy() {
     let mut ready = String::new();
     BufReader::new(shim.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready.trim(), READY);
-    let (mut line, pid) = connect_to_program(&folder.0);
-    // Of limits it is never outside; where it is only counted it may be, for a moment.
+    let (mut stream, pid) = connect_to_program(&folder.0);
+    // It is never outside of limits; where it is only counted it may be, for a moment.
     let counting = |line: &String| line.starts_with("0::");
     assert!(
         other_hierarchies(pid, &path).iter().all(counting),
         "{:?}",
         other_hierarchies(pid, &path)
     );
-    let begun = Instant::now();
+    let started = Instant::now();
     while !other_hierarchies(pid, &path).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", other_hierarchies(pid, &path));
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", other_hierarchies(pid, &path));
         std::thread::yield_now();
     }
-    line.write_all(b"\"kill\"\n").unwrap();
+    stream.write_all(b"\"kill\"\n").unwrap();
     assert!(shim.wait().unwrap().success());
     assert_eq!(exit_of(&folder.0).unwrap().unwrap().cause, ExitCause::Told);
     assert!(!group.exists(), "the shim takes down what stood around its task");

@@ -1,10 +1,10 @@
 //! A virtual agent: the core and the control loops of real agents (`agent-core`) on a machine whose
-//! programs are rows in a table ([`virtual_kernel`]). It speaks the real protocol and runs nothing; how its
-//! tasks behave is drawn from a seed or told by their commands ([`task_profile`]).
+//! programs are rows in a table ([`virtual_kernel`]). It speaks the real protocol and runs nothing;
+//! how its tasks behave is drawn from a seed or set by their commands ([`task_profile`]).
 //!
-//! Pure: time comes in as milliseconds, what to send comes out as reports. Around it stands either
-//! the simulated network or a real connection to a real master. In simulated cells a [`invariants`]
-//! watches over it, and bugs are planted in what passes between the core and the machine.
+//! Pure: time comes in as milliseconds, messages to send come out as reports. Its caller is either
+//! the simulated network or a real connection to a real master. In simulated cells [`invariants`]
+//! check it, and bugs are injected into what passes between the core and the machine.
 
 pub mod invariants;
 pub mod task_profile;
@@ -44,7 +44,7 @@ pub struct TaskDelays {
 pub struct VirtualAgentConfig {
     pub delays: TaskDelays,
     pub profile: Profile,
-    /// How long it is short before the masters are asked for relief.
+    /// How long the machine is short of resources before the agent requests an eviction.
     pub eviction_request_delay: Span,
 }
 
@@ -59,41 +59,41 @@ impl VirtualAgentConfig {
     }
 }
 
-/// Milliseconds between two looks at what tasks use, as real agents look.
+/// Milliseconds between two samples of what tasks use, as on real agents.
 const SAMPLE_INTERVAL: u64 = 1000;
 
-/// Known bugs that a test plants to see them caught.
+/// Known bugs that a test injects to check that they are caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentBugs {
-    /// Obeys orders older than those it has taken.
+    /// Obeys orders older than those it has accepted.
     pub applies_stale_orders: bool,
-    /// Leaves what is not listed running.
+    /// Leaves tasks that are not listed running.
     pub keeps_unlisted: bool,
-    /// Starts without waiting for those whose room it takes.
+    /// Starts a task without waiting for those whose resources it takes.
     pub starts_early: bool,
     /// Goes on when the lease of an `at_most_one` task is over.
     pub ignores_lease: bool,
-    /// Without its data, numbers its life by its clock and by nothing else.
+    /// After the loss of its data, numbers its incarnation by its clock and by nothing else.
     pub incarnation_by_clock: bool,
-    /// Asks the master it knows again and again, and never another.
+    /// Polls the master it knows again and again, and never another.
     pub knows_one_master: bool,
-    /// Tells of an end once, and not until newer orders drop it.
+    /// Reports an end once, and not until newer orders drop it.
     pub reports_ends_once: bool,
-    /// Begins what has ended again when orders still list it.
+    /// Starts an attempt that has ended again when orders still list it.
     pub restarts_ended: bool,
     /// Lets tasks run longer than they may.
     pub ignores_max_run: bool,
-    /// Does not kill those that the control loops tell it to.
+    /// Does not kill the tasks that the control loops tell it to kill.
     pub ignores_kills: bool,
-    /// Calls a task healthy whatever its checks say.
+    /// Reports a task as healthy whatever its checks say.
     pub hides_unhealthy: bool,
     /// Reports that tasks use nothing.
     pub hides_usage: bool,
-    /// Reports what one task uses as what another does.
+    /// Reports what one task uses as the usage of another.
     pub swaps_usage: bool,
 }
 
-/// A task began or ceased to run here: what overlap checks are made from.
+/// A task started or stopped running here: the input of overlap checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunEvent {
     pub name: String,
@@ -122,7 +122,7 @@ pub struct VirtualAgent {
     readings: Readings,
     sampler: Sampler,
     last_sample: u64,
-    /// Of simulated cells.
+    /// Set in simulated cells.
     pub invariants: Option<AgentInvariants>,
 }
 
@@ -146,7 +146,7 @@ impl VirtualAgent {
         }
     }
 
-    /// The machine boots again: nothing of before runs any more, and its agent finds what it had.
+    /// The machine reboots: no program runs any more, and its agent finds the state it had saved.
     pub fn reboot(&mut self, now: u64) {
         let epoch = self.core.orders().epoch;
         let orders = Orders { epoch, ..Orders::default() };
@@ -163,14 +163,14 @@ impl VirtualAgent {
         self.begin_incarnation(next, false, now);
     }
 
-    /// The machine comes back without anything it knew.
+    /// The machine comes back with its data lost.
     pub fn lose_data(&mut self, now: u64, wall: Time) {
-        let mut life = IncarnationNumber::next_after(None);
+        let mut incarnation = IncarnationNumber::next_after(None);
         if self.bugs.incarnation_by_clock {
-            life.incarnation = wall.0;
-            life.is_granted = true;
+            incarnation.incarnation = wall.0;
+            incarnation.is_granted = true;
         }
-        self.begin_incarnation(AgentCore::new(life, Orders::default()), true, now);
+        self.begin_incarnation(AgentCore::new(incarnation, Orders::default()), true, now);
     }
 
     fn begin_incarnation(&mut self, core: AgentCore, is_disk_lost: bool, now: u64) {
@@ -179,24 +179,25 @@ impl VirtualAgent {
         self.control = new_control(self.settings, now);
         self.meters.clear();
         (self.readings, self.sampler) = Default::default();
-        if let Some(witness) = &mut self.invariants {
-            witness.reboot(is_disk_lost);
+        if let Some(invariants) = &mut self.invariants {
+            invariants.reboot(is_disk_lost);
         }
     }
 
-    /// Number of this life.
+    /// Number of this incarnation.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.core.incarnation.incarnation
     }
 
-    /// Its full state; `wall` is what its clock says.
+    /// Its full state; `wall` is the time on its clock.
     #[must_use]
     pub fn report(&mut self, hang: bool, wall: Time, now: u64) -> AgentReport {
-        let mut usage = match hang {
-            // Rates are averages between hanging polls; news in between would cut them short.
-            true => self.sampler.usage(&self.readings.take()),
-            false => Vec::new(),
+        let mut usage = if hang {
+            // Rates are averages between hanging polls; reports in between would cut them short.
+            self.sampler.usage(&self.readings.take())
+        } else {
+            Vec::new()
         };
         if self.bugs.hides_usage {
             usage.iter_mut().for_each(|usage| usage.used = Resources::ZERO);
@@ -213,19 +214,19 @@ impl VirtualAgent {
                 |state| matches!(state, ObservedState::Preparing | ObservedState::Running { .. });
             report.tasks.retain(|task| is_live(task.state));
         }
-        if let Some(witness) = &mut self.invariants {
-            witness.check_report(&report, &self.kernel, now);
+        if let Some(invariants) = &mut self.invariants {
+            invariants.check_report(&report, &self.kernel, now);
         }
         report
     }
 
-    /// Takes the answer to a poll sent at `sent`.
+    /// Applies the answer to a poll sent at `sent`.
     pub fn apply_orders(&mut self, answer: AgentOrders, sent: u64, now: u64) {
         let real = self.invariants.is_some().then(|| answer.clone());
         let update = self.core.handle_orders(self.apply_bugs(answer), sent);
         let is_for_us = update.incarnation_change != IncarnationUpdate::Raised;
-        if let (Some(witness), Some(real)) = (&mut self.invariants, &real) {
-            witness.on_orders(real, is_for_us && update.orders != OrdersUpdate::Stale);
+        if let (Some(invariants), Some(real)) = (&mut self.invariants, &real) {
+            invariants.on_orders(real, is_for_us && update.orders != OrdersUpdate::Stale);
         }
         for attempt in update.changed_health_checks {
             if let Some(entry) = self.core.attempt(attempt) {
@@ -265,7 +266,7 @@ impl VirtualAgent {
         again.into_iter().for_each(|order| self.start(order, None, now));
     }
 
-    /// Lets time pass. Returns whether something changed that the master should hear of.
+    /// Advances time. Returns whether something changed that the master should be told.
     pub fn advance(&mut self, now: u64) -> bool {
         let mut is_news = self.next_sample().is_some_and(|at| at <= now) && self.sample_usage(now);
         loop {
@@ -295,8 +296,8 @@ impl VirtualAgent {
                 return true;
             }
             Action::Stop { attempt, .. } | Action::Kill { attempt } if self.is_alloc(attempt) => {
-                if let Some(witness) = &mut self.invariants {
-                    witness.on_alloc_hold(attempt.task, false);
+                if let Some(invariants) = &mut self.invariants {
+                    invariants.on_alloc_hold(attempt.task, false);
                 }
                 self.core.observe(attempt, Event::Ended(End::Gone));
                 return true;
@@ -317,10 +318,10 @@ impl VirtualAgent {
     fn start(&mut self, order: DesiredTask, lease_until: Option<u64>, now: u64) {
         let attempt = Attempt::of(&order);
         let is_alloc = matches!(order.action, Order::Hold { .. });
-        if let Some(witness) = &mut self.invariants {
-            witness.on_start(attempt, &self.kernel);
+        if let Some(invariants) = &mut self.invariants {
+            invariants.on_start(attempt, &self.kernel);
             if is_alloc {
-                witness.on_alloc_hold(attempt.task, true);
+                invariants.on_alloc_hold(attempt.task, true);
             }
         }
         if is_alloc {
@@ -331,7 +332,7 @@ impl VirtualAgent {
         self.kernel.start(order, settings, lease_until, now);
     }
 
-    /// One look at what tasks use, and what the control loops make of it; whether somebody ended.
+    /// Samples what tasks use and runs the control loops on it; returns whether a task ended.
     fn sample_usage(&mut self, now: u64) -> bool {
         self.last_sample = now;
         let capacity = self.spec.capacity;
@@ -349,7 +350,7 @@ impl VirtualAgent {
                 samples.push(TaskSample::of(attempt, work, &usage, 0));
             }
         }
-        // Nothing outlives its program on this disk.
+        // No data outlives its program on this disk.
         let emptied: Vec<Attempt> = self.control.awaiting_cleanup().collect();
         emptied.into_iter().for_each(|attempt| self.control.cleaned_up(attempt));
         let (available, keep) =
@@ -361,8 +362,8 @@ impl VirtualAgent {
         for action in self.control.step(Time(now), &machine, &samples) {
             is_news |= self.apply_control(action, now);
         }
-        if let Some(witness) = &mut self.invariants {
-            witness.check_at(&self.kernel, now);
+        if let Some(invariants) = &mut self.invariants {
+            invariants.check_at(&self.kernel, now);
         }
         is_news
     }
@@ -383,7 +384,7 @@ impl VirtualAgent {
                     return self.core.observe(attempt, Event::Ended(end)).needs_report;
                 }
             }
-            // Told with the report, or of no effect where nothing really runs.
+            // Sent with the report, or without effect where nothing really runs.
             resource_control::Action::RunOn { .. }
             | resource_control::Action::NoFreeCores { .. }
             | resource_control::Action::SizeMemory { .. }
@@ -404,7 +405,7 @@ impl VirtualAgent {
         self.kernel.next_change(self.bugs).into_iter().chain(self.next_sample()).min()
     }
 
-    /// What began and ended since this was last called.
+    /// The starts and ends since this was last called.
     pub fn take_run_events(&mut self) -> Vec<RunEvent> {
         std::mem::take(&mut self.kernel.run_events)
     }
@@ -415,7 +416,7 @@ impl VirtualAgent {
         &self.kernel
     }
 
-    /// Tasks and allocs that run now, as the masters are told.
+    /// Tasks and allocs that run now, as reported to the masters.
     #[must_use]
     pub fn running(&self) -> usize {
         let runs = |phase| matches!(phase, Phase::Running(Health::Well | Health::Ill));

@@ -1,4 +1,5 @@
-//! Trace readers and experiments that run the real state machine and the real scheduler.
+//! The simulator: trace readers, and experiments that run the real state machine and the real
+//! scheduler.
 
 pub mod agent;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! What virtual machines are: capacity, failure domains, attributes and devices, the same for all
-//! or dealt out in turn, so that constraints and spreads have something to choose from.
+//! The shapes of virtual machines: capacity, failure domains, attributes and devices, the same for
+//! all or assigned in turn, so that constraints and spreads have something to choose from.
 
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::device::Device;
@@ -10,13 +10,13 @@ use cellwright_cell::resource::Resources;
 #[derive(Clone, Debug, Default)]
 pub struct MachineShape {
     pub capacity: Resources,
-    /// Machines are dealt out to so many racks; 0: none is named.
+    /// Machines are spread over so many racks; 0: none is named.
     pub racks: u32,
-    /// Racks are dealt out to so many power domains; 0: none is named.
+    /// Racks are spread over so many power domains; 0: none is named.
     pub power_domains: u32,
-    /// Each with the values that machines have in turn.
+    /// Each attribute with the values that machines get in turn.
     pub attributes: Vec<(Token, Vec<AttributeValue>)>,
-    /// Of every machine.
+    /// The devices of every machine.
     pub devices: Vec<Device>,
 }
 
@@ -24,10 +24,10 @@ impl MachineShape {
     /// The machine with this number.
     ///
     /// # Errors
-    /// When the name is none.
+    /// When the name is not valid.
     pub fn spec(&self, prefix: &str, number: u32) -> Result<MachineSpec, InvalidName> {
         let rack = number.checked_rem(self.racks);
-        // Without racks, machines are fed one by one.
+        // Without racks, each machine has a power feed of its own.
         let power = rack.unwrap_or(number).checked_rem(self.power_domains);
         let domain = |kind: &str, at: Option<u32>| {
             at.map(|at| Token::new(&format!("{kind}-{at}"))).transpose()

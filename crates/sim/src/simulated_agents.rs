@@ -1,8 +1,9 @@
-//! Thousands of virtual agents in one process, polling real masters over the real protocol.
+//! Simulated agents: thousands of virtual agents in one process, polling real masters over the real
+//! protocol.
 //!
-//! The master cannot tell them from real ones, so what it does for ten thousand machines can be
-//! seen and measured on one. Each agent does as a real one does: one hanging poll at a time, news
-//! of its own sent apart, another master when one does not answer or says so.
+//! The master cannot distinguish them from real ones, so what it does for ten thousand machines can
+//! be seen and measured on one. Each agent does as a real one does: one hanging poll at a time,
+//! reports of changes in between, another master when one does not answer or redirects it.
 
 use crate::agent::{VirtualAgent, VirtualAgentConfig};
 use cellwright_api::client::{Client, ClientError};
@@ -16,23 +17,23 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Intervals are counted by the millisecond up to here; longer ones count as this long.
+/// Intervals are counted by the millisecond up to here; longer ones are counted as this long.
 const MAX_INTERVAL_MILLIS: usize = 120_000;
-/// How long the first poll may hang; later the master says.
+/// How long the first poll may hang; later ones follow the master's interval.
 const FIRST_HANG: Span = Span::seconds(5);
 /// Pause of an agent whose masters do not answer.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Agents that dial in one second at the start: machines do not boot all at once either.
+/// Agents that connect in one second at the start: machines do not boot all at once either.
 const DIALS_PER_SECOND: u64 = 2000;
 
-/// One machine of the fleet.
+/// One simulated machine.
 pub struct SimulatedMachine {
     pub spec: MachineSpec,
-    /// Shows the machine's certificate, unless the master is an open one.
+    /// Presents the machine's certificate, unless the master is an open one.
     pub client: Client,
 }
 
-/// How polling went so far.
+/// Statistics of the polls so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PollSummary {
     pub agents: usize,
@@ -41,7 +42,7 @@ pub struct PollSummary {
     pub polls: u64,
     pub failures: u64,
     pub tasks_running: usize,
-    /// Between two polls of one agent, in milliseconds; nothing before the second poll.
+    /// Milliseconds between two polls of one agent; nothing before the second poll.
     pub interval_p50: Option<u32>,
     pub interval_p95: Option<u32>,
     pub interval_max: Option<u32>,
@@ -61,7 +62,7 @@ pub struct SimulatedAgents {
 }
 
 impl SimulatedAgents {
-    /// Starts all of them. What ran on the same machines in a fleet before is gone.
+    /// Starts all of them. What ran on the same machines in an earlier simulation is gone.
     #[must_use]
     pub fn start(machines: Vec<SimulatedMachine>, settings: VirtualAgentConfig) -> SimulatedAgents {
         let counters = Arc::new(PollCounters {
@@ -72,16 +73,16 @@ impl SimulatedAgents {
         });
         let started = Instant::now();
         let supervisor = Supervisor::default();
-        let mut fleet = SimulatedAgents { agents: Vec::new(), counters, tasks: Vec::new() };
+        let mut simulated = SimulatedAgents { agents: Vec::new(), counters, tasks: Vec::new() };
         for (number, SimulatedMachine { spec, client }) in (0..).zip(machines) {
             let agent = Arc::new(Mutex::new(VirtualAgent::new(spec, settings)));
-            fleet.agents.push(agent.clone());
-            let counters = fleet.counters.clone();
+            simulated.agents.push(agent.clone());
+            let counters = simulated.counters.clone();
             let line = AgentPoller { agent, client, counters, started };
             let running = supervisor.spawn_essential("a virtual machine", line.run(number));
-            fleet.tasks.push(running);
+            simulated.tasks.push(running);
         }
-        fleet
+        simulated
     }
 
     #[must_use]
@@ -160,7 +161,7 @@ impl AgentPoller {
         }
     }
 
-    /// One hanging poll, and news in between.
+    /// One hanging poll, and reports of changes in between.
     async fn poll(&self, master: &str, hang: Span) -> Result<PollOutcome, ClientError> {
         let hanging = self.call_master(master, Some(hang));
         tokio::pin!(hanging);
@@ -179,7 +180,7 @@ impl AgentPoller {
                 () = send_news => {
                     let changed = lock(&self.agent).advance(self.now());
                     if changed {
-                        // A lost message costs nothing: the next poll says it again.
+                        // A lost message costs nothing: the next poll repeats it.
                         let _ = self.call_master(master, None).await;
                     }
                 }
@@ -200,7 +201,7 @@ impl AgentPoller {
         let answered = PollOutcome { hang: orders.poll, redial: orders.redial.clone() };
         let mut agent = lock(&self.agent);
         agent.apply_orders(orders, sent, self.now());
-        // Nobody here asks what ran when.
+        // The run events are not used here.
         drop(agent.take_run_events());
         Ok(answered)
     }

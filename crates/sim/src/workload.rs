@@ -1,6 +1,6 @@
-//! A workload: machines and jobs in the cell's own nouns, however they were read, and how it gets
-//! into a state: through the same commands a live cell would take, so that what the experiments
-//! measure is the product and not a model of it.
+//! A workload: machines and jobs in the cell's own types, whatever their source, and how it gets
+//! into a state: through the same commands a live cell would accept, so that the experiments
+//! measure the product and not a model of it.
 
 use crate::trace::ReadReport;
 use cellwright_cell::command::{Command, Done, Entry, Request, ReservationChange, Verdict};
@@ -40,12 +40,12 @@ impl ReservedShare {
     }
 }
 
-/// A machine and what is installed on it already.
+/// A machine and the packages that are installed on it already.
 #[derive(Clone, Debug)]
 pub struct WorkloadMachine {
     pub spec: MachineSpec,
     pub packages: BTreeSet<PackageRef>,
-    /// Takes tasks. One that does not still counts for the quota that can be sold.
+    /// Accepts tasks. A machine that does not still counts for the quota that can be sold.
     pub is_up: bool,
 }
 
@@ -62,12 +62,12 @@ pub struct Workload {
     pub machines: Vec<WorkloadMachine>,
     /// In submission order.
     pub jobs: Vec<WorkloadJob>,
-    /// What stands in for what the source does not say; shown with every result.
+    /// Substitutes for what the source does not contain; printed with every result.
     pub notes: Vec<String>,
     pub reports: Vec<ReadReport>,
 }
 
-/// A command of the workload that the cell refused.
+/// A command of the workload that the cell rejected.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what} was refused: {refusal}")]
 pub struct RejectedCommand {
@@ -111,7 +111,7 @@ impl Workload {
         out
     }
 
-    /// Adds the first `original` machines once more under new names; `copy` tells them apart.
+    /// Adds the first `original` machines once more under new names; `copy` distinguishes them.
     pub fn add_machine_copies(&mut self, original: usize, copy: u32) {
         let mut cloned: Vec<WorkloadMachine> =
             self.machines.iter().take(original).cloned().collect();
@@ -121,10 +121,11 @@ impl Workload {
         self.machines.append(&mut cloned);
     }
 
-    /// Brings up a cell with all machines and submits every job: what a scheduler then finds.
+    /// Creates a cell with all machines and submits every job: the state that a scheduler then
+    /// finds.
     ///
     /// # Errors
-    /// The first command that the cell refused.
+    /// The first command that the cell rejected.
     pub fn submit(&self) -> Result<State, RejectedCommand> {
         let mut state = State::default();
         let mut events = Vec::new();
@@ -218,10 +219,10 @@ impl Workload {
     }
 }
 
-/// One command as an entry of its own, by whoever sends such a command in a cell.
+/// Applies one command as an entry of its own, as the actor who sends such a command in a cell.
 ///
 /// # Errors
-/// When the cell refuses it, or a part of it.
+/// When the cell rejects it, or a part of it.
 pub fn apply_command(
     state: &mut State,
     events: &mut Vec<Event>,

@@ -1,5 +1,6 @@
-//! Whole cells under faults: masters with raft, store and scheduler as in the product, on virtual
-//! time, network and disks. Each run is a function of its seed, which a failure prints.
+//! Simulation of whole cells under faults: masters with raft, store and scheduler as in the
+//! product, on virtual time, network and disks. Each run is a function of its seed, which a failure
+//! prints.
 //!
 //! `CELL_SEED=n` runs one seed, `CELL_SEEDS=from..to` a range; `cargo nextest run -p cellwright-sim
 //! --test cluster` runs a thousand.
@@ -39,11 +40,11 @@ fn promises_hold_under_faults_and_every_cell_heals() {
             }
         };
         let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
-        // A seed whose run panics is one that failed; a thread that panics fails the test.
+        // A seed whose run panics counts as failed; a thread that panics fails the test.
         let joined = threads.into_iter().map(|thread| thread.join().expect("a thread of seeds"));
         joined.flatten().collect()
     });
-    // A campaign looks for this line: a run of other seeds than it asked for is no run of its own.
+    // A campaign searches for this line: a run of other seeds than it requested does not count.
     let (from, to, failed) = (seeds.start, seeds.end, failures.len());
     println!("seeds {from}..{to}: {} ran, {failed} failed", to - from);
     assert!(failures.is_empty(), "{} runs failed:\n{}", failures.len(), failures.join("\n"));
@@ -56,7 +57,7 @@ fn a_seed_gives_the_same_run_again() {
     }
 }
 
-/// Each of these alone, and for long: nothing else hides what it does.
+/// Each of these faults alone, and for long: no other fault hides its effect.
 #[test]
 fn faults_of_disks_members_and_strangers_alone_are_survived() {
     let disks_and_files = [Fault::LowDisk, Fault::CutLog];

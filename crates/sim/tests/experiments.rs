@@ -1,4 +1,4 @@
-//! Experiments on the bundled example: what they leave behind is a sound state.
+//! Experiments on the bundled example: the state they leave behind is sound.
 
 use cellwright_cell::command::Command;
 use cellwright_cell::id::MachineId;
@@ -83,7 +83,7 @@ fn explanations_do_not_depend_on_threads() {
     assert_eq!(explained(&Sequential), explained(&threads));
 }
 
-/// A scheduler that plans nonsense is found out, by name.
+/// A scheduler with an invalid plan is detected, and the error has the names.
 #[test]
 fn a_refused_plan_is_an_error_that_names_task_and_machine() {
     let mut state = loaded(1).state;
@@ -110,7 +110,7 @@ fn a_refused_plan_is_an_error_that_names_task_and_machine() {
     check_sound(&state);
 }
 
-/// A checkpoint of a state in a file that is gone with the test.
+/// A checkpoint of a state in a file that is removed with the test.
 struct SavedCheckpoint(PathBuf);
 
 impl SavedCheckpoint {
@@ -150,7 +150,7 @@ fn a_checkpoint_packs_to_the_tasks_of_its_cell() {
         state.tasks().iter().map(|(id, _)| state.task_name(id)).collect()
     };
     assert_eq!(names(&anew.state), names(&packed.state));
-    // The same room is asked for: reservations came along.
+    // The same resources are requested: reservations were carried over.
     let reserved = |state: &State| -> u64 {
         state.tasks().iter().map(|(_, task)| task.reservation.ram >> 20).sum()
     };

@@ -1,5 +1,5 @@
-//! The simulator is proved by planting known bugs and seeing each of them caught. What a bug breaks
-//! depends on the seed, so several are tried; a bug that no seed shows fails the test.
+//! Tests of the simulator itself: known bugs are injected, and each of them must be caught. What a
+//! bug breaks depends on the seed, so several are tried; a bug that no seed exposes fails the test.
 
 use cellwright_sim::agent::AgentBugs;
 use cellwright_sim::cluster::disk::DiskBugs;
@@ -11,7 +11,7 @@ use cellwright_store::StoreBugs;
 
 const SEEDS: u64 = 100;
 
-/// The bug is caught by one of the seeds, and the report of it holds one of `words`.
+/// The bug is caught with one of the seeds, and the report of it contains one of `words`.
 fn assert_caught(bugs: PlantedBugs, words: &[&str]) {
     assert_caught_in(bugs, words, |plan| plan.faults = 12);
 }
@@ -90,7 +90,7 @@ fn store(bugs: StoreBugs) -> PlantedBugs {
     PlantedBugs { store: bugs, ..PlantedBugs::default() }
 }
 
-/// Leaders die with entries that followers have flushed and they have not.
+/// Leaders crash with entries that followers have flushed and they have not.
 fn lose_unflushed(plan: &mut RunPlan) {
     (plan.faults, plan.checks_between_faults, plan.only_fault) =
         (4, (5, 15), Some(Fault::LoseUnflushedLeader));
@@ -118,7 +118,7 @@ fn a_leader_that_goes_on_in_a_term_whose_entries_it_lost() {
     );
 }
 
-/// What these bugs are caught by is not there without them.
+/// Without these bugs, the checks that catch them find nothing.
 #[test]
 fn leaders_that_lose_what_they_had_not_flushed_break_no_promise() {
     for seed in 0..20 {
@@ -136,7 +136,7 @@ fn a_stale_read_sold_as_fresh() {
 #[test]
 fn a_request_repeated_under_a_new_id() {
     let bugs = PlantedBugs { forgets_request_id: true, ..PlantedBugs::default() };
-    // It takes an answer that is lost after the request took effect, of one request in ten.
+    // It takes an answer that is lost after the request took effect, in one request of ten.
     assert_caught_in(bugs, &["counter"], |plan| {
         (plan.clients, plan.faults, plan.only_fault) = (8, 12, Some(Fault::Loss));
     });
@@ -151,7 +151,7 @@ fn an_agent_that_keeps_what_is_not_listed() {
 #[test]
 fn an_agent_that_ignores_its_lease() {
     let bugs = agent(AgentBugs { ignores_lease: true, ..AgentBugs::default() });
-    // Long enough for the machine to be given up and the lease to be waited out.
+    // Long enough for the machine to be declared down and the lease to run out.
     assert_caught_in(bugs, &["runs on machines"], |plan| {
         (plan.checks_between_faults, plan.faults, plan.clients) = ((180, 220), 1, 3);
         plan.only_fault = Some(Fault::CutSomeAgents);
@@ -161,7 +161,7 @@ fn an_agent_that_ignores_its_lease() {
 #[test]
 fn an_agent_that_starts_before_there_is_room() {
     let bugs = agent(AgentBugs { starts_early: true, ..AgentBugs::default() });
-    // A small cell with many clients: nearly every start waits for somebody to leave.
+    // A small cell with many clients: nearly every start waits for another task to leave.
     assert_caught_in(bugs, &["before those had left"], |plan| {
         (plan.shape.machines, plan.clients, plan.faults) = (2, 8, 12);
     });
@@ -173,7 +173,7 @@ fn an_agent_that_obeys_a_replica_left_behind() {
     assert_caught(bugs, &["obeyed older orders"]);
 }
 
-/// Nothing goes wrong but the bug, for long enough to be seen.
+/// Nothing goes wrong except the bug, for long enough to be noticed.
 fn no_faults(plan: &mut RunPlan) {
     (plan.checks_between_faults, plan.faults, plan.only_fault) = ((100, 120), 3, Some(Fault::Heal));
 }
@@ -220,7 +220,7 @@ fn a_reservation_by_what_another_task_uses() {
     assert_caught_in(bugs, &["and reserves"], no_faults);
 }
 
-/// What the bugs of reclamation and relief are caught by is not there without them.
+/// Without the bugs of reclamation and pressure eviction, the checks that catch them find nothing.
 #[test]
 fn cells_in_which_nothing_goes_wrong_keep_every_rule_of_usage() {
     for seed in 0..6 {
@@ -235,7 +235,7 @@ fn net(bugs: NetBugs) -> PlantedBugs {
     PlantedBugs { net: bugs, ..PlantedBugs::default() }
 }
 
-/// Only this goes wrong, and for long.
+/// Only this fault is injected, for a long time.
 fn only_fault(fault: Fault) -> impl Fn(&mut RunPlan) {
     move |plan| {
         (plan.checks_between_faults, plan.faults, plan.clients) = ((140, 160), 3, 3);
@@ -281,7 +281,8 @@ fn a_lease_counted_from_the_clock_of_the_leader() {
 #[test]
 fn an_agent_that_numbers_its_life_by_its_clock() {
     let bugs = agent(AgentBugs { incarnation_by_clock: true, ..AgentBugs::default() });
-    // The first loss of data gives a number by the clock, a later one with a clock behind a lower.
+    // The first loss of data gives a number by the clock; a later one with a slow clock gives a
+    // lower one.
     assert_caught_in(bugs, &["machines are up"], |plan| {
         (plan.faults, plan.checks_between_faults, plan.only_fault) =
             (12, (10, 30), Some(Fault::LoseData));
@@ -292,7 +293,7 @@ fn flow(bugs: FlowBugs) -> PlantedBugs {
     PlantedBugs { flow: bugs, ..PlantedBugs::default() }
 }
 
-/// Many watches, for a moment each: whoever has them goes when all is healed.
+/// Many watches, each for a moment: they are closed when all is healed.
 fn many_watches(plan: &mut RunPlan) {
     (plan.faults, plan.checks_between_faults, plan.only_fault) =
         (2, (3, 15), Some(Fault::ManyWatches));
@@ -325,12 +326,12 @@ fn a_replica_that_starts_with_a_log_cut_short() {
     });
 }
 
-/// Whoever panics is named with the seed, by the first run: none of it is a matter of luck.
+/// The panicking part is reported with the seed, in the first run: it does not depend on luck.
 fn assert_panic_reported(point: PanicPoint, reporter: &str) {
     assert_panic_reported_in(RunPlan::of(1), point, reporter);
 }
 
-/// The same in a run that suits it.
+/// The same in a run that is adjusted for it.
 fn assert_panic_reported_in(plan: RunPlan, point: PanicPoint, reporter: &str) {
     let plan =
         RunPlan { bugs: PlantedBugs { panics: Some(point), ..PlantedBugs::default() }, ..plan };
@@ -376,7 +377,7 @@ fn a_panic_of_whoever_changes_the_members() {
     assert_panic_reported_in(plan, PanicPoint::Members, "a change of members panicked");
 }
 
-/// Nobody but the recorder of all panics notices: the caller takes it for a call that was lost.
+/// Only the recorder of all panics notices: the caller takes it for a call that was lost.
 #[test]
 fn a_panic_of_a_call_that_is_taken_for_lost() {
     let plan = RunPlan { only_fault: Some(Fault::Heal), faults: 3, ..RunPlan::of(1) };
@@ -401,7 +402,7 @@ fn an_agent_that_never_tries_another_master() {
     });
 }
 
-/// What the bug is caught by is not there without it.
+/// Without the bug, the check that catches it finds nothing.
 #[test]
 fn agents_and_schedulers_that_joined_by_a_master_that_is_lost_go_on_with_the_others() {
     for seed in 0..10 {

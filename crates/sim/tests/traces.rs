@@ -1,7 +1,8 @@
 //! The trace readers against the published data sets, and against input meant to break them.
 //!
 //! The data sets are not part of the repository. Tests that need them look in the folder named by
-//! `CELL_TRACES` (by default `../shared/traces` beside the repository) and say so when they skip.
+//! `CELL_TRACES` (by default `../shared/traces` beside the repository) and print a message when
+//! they skip.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -168,7 +169,8 @@ mod google {
         assert_eq!(first.is_whole_container, Some(true));
     }
 
-    /// The published schema has the table, the folder has no part of it: the rows are ours.
+    /// The published schema has the table, but the folder has no part of it: the rows are made up
+    /// here.
     #[test]
     fn task_constraints_follow_the_schema() {
         let text = "0,12,3,0,attr,value\n0,12,3,3,attr,5\n0,12,3,1,attr,\n0,12,3,4,attr,5\n";
@@ -627,8 +629,8 @@ mod malformed {
 mod any_bytes {
     use super::*;
 
-    /// Every reader on the same bytes: each ends with a report or an error, never with a panic,
-    /// and accounts for no line twice.
+    /// Runs every reader on the same bytes: each ends with a report or an error, never with a
+    /// panic, and counts no line twice.
     fn read_all(name: &str, bytes: &[u8]) {
         let input = || Input::from_bytes(name, bytes.to_vec());
         let reports = [
@@ -691,7 +693,8 @@ mod any_bytes {
             }
         }
 
-        /// Against wide integer arithmetic, for numbers of every size and with every exponent.
+        /// Compared with wide integer arithmetic, for numbers of every size and with every
+        /// exponent.
         #[test]
         fn decimals_are_exact(digits in 0_u64..10_000_000_000, point in 0_u32..12, e in -8_i32..8) {
             let whole = digits / 10_u64.pow(point);

@@ -1,8 +1,8 @@
-//! How many proposals a second one voter makes durable on this machine's disk.
+//! Benchmark: how many proposals a second one voter makes durable on this machine's disk.
 //!
 //! `cargo run --release -p cellwright-store --example log_rate [directory]`
 //!
-//! The directory must be on the disk to be measured; what is in it under `log_rate` is replaced.
+//! The directory must be on the disk to be measured; its subdirectory `log_rate` is replaced.
 //! Printed for 1, 64 and 1000 callers at a time: proposals a second, flushes a second, proposals
 //! per flush, and the median time of a flush.
 

@@ -1,4 +1,4 @@
-//! What an operator can set about a replica, with the defaults and their arguments.
+//! Configuration of a replica: what an operator can set, the defaults, and the reasons for them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use openraft::{Config, SnapshotPolicy};
 
 use crate::error::OpenError;
 
-/// Called once when going on would risk what was promised, first of all after a failed flush.
+/// Called once when continuing would put a promise at risk, most of all after a failed flush.
 pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The default hook: says why and ends the process. After a failed flush the kernel may have
-/// dropped the dirty pages, so a second flush that succeeds would prove nothing; the only honest
-/// continuation is to start again from what is really on the disk.
+/// The default hook: prints the reason and ends the process. After a failed flush the kernel may
+/// have dropped the dirty pages, so a second flush that succeeds would prove nothing. The only
+/// honest continuation is to start again from what is really on the disk.
 #[expect(clippy::disallowed_methods, reason = "no destructor may touch the disk any more")]
 pub fn exit_process(why: &str) {
     /// `EX_IOERR` of sysexits.
@@ -23,14 +23,15 @@ pub fn exit_process(why: &str) {
     std::process::exit(INPUT_OUTPUT_ERROR);
 }
 
-/// Known bugs that a simulator plants to see them caught. All off in every other run.
+/// Known bugs that the simulator injects to check that it catches them. All are off in every other
+/// run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreBugs {
     /// Entries are applied and answered before they are flushed here.
     pub applies_unflushed: bool,
-    /// Followers are told of commits that count a copy of the leader that is not flushed.
+    /// Followers learn of commits that count a copy of the leader that is not flushed.
     pub announces_unflushed: bool,
-    /// A leader that restarts leads on in its old term, as openraft would have it.
+    /// A leader that restarts goes on leading in its old term, as openraft would have it.
     pub resumes_term: bool,
 }
 
@@ -39,19 +40,19 @@ pub struct StoreConfig {
     /// Written into every file: a replica refuses files of another cell.
     pub cell: [u8; 16],
     pub heartbeat: Duration,
-    /// How long a replica waits for others in an election, and how long a flush of a leader may
-    /// take before it falls silent.
+    /// Minimum election timeout: how long a replica waits for others in an election, and how long a
+    /// flush of a leader may take before the leader stops its heartbeats.
     pub election_min: Duration,
-    /// How long a leader that was heard from is believed to lead: its lease. Whoever stands waits
-    /// for as long, and up to three heartbeats more.
+    /// The leader's lease: for how long after its last message a leader counts as the leader. A
+    /// candidate waits as long, plus up to three heartbeats.
     pub election_max: Duration,
-    /// A leader that heard from no quorum for this long refuses writes and linearizable reads.
+    /// A leader that has heard from no quorum for this long rejects writes and linearizable reads.
     pub fence_after: Duration,
-    /// Below this much free space proposals are refused; the disk is needed for votes, snapshots
-    /// and whatever else lives there.
+    /// Below this much free space proposals are rejected; the disk is needed for votes, snapshots
+    /// and the other files on it.
     pub reserve_bytes: u64,
-    /// Largest payload. Openraft gives one append call a heartbeat's time; what does not fit
-    /// through the network in that time would be sent again for ever.
+    /// Largest payload. Openraft allows one append call a heartbeat's time; a payload that does not
+    /// fit through the network in that time would be sent again for ever.
     pub max_payload_bytes: usize,
     /// Payload bytes in one append call, at least one entry.
     pub max_append_bytes: usize,
@@ -61,7 +62,7 @@ pub struct StoreConfig {
     /// A snapshot is taken after this many entries.
     pub snapshot_entries: u64,
     /// Entries kept behind a snapshot. Twice `snapshot_entries` reaches back past the older of the
-    /// two snapshots on disk, which is what makes it good for anything.
+    /// two snapshots on disk; without those entries the older one would be useless.
     pub keep_entries: u64,
     pub snapshot_chunk_bytes: u64,
     /// Time for one chunk of a snapshot to be sent and, for the last one, installed.
@@ -70,7 +71,7 @@ pub struct StoreConfig {
     pub promote_lag: u64,
     pub promote_timeout: Duration,
     pub on_fatal: FatalHook,
-    /// Watches over the tasks that a replica cannot live without.
+    /// Supervises the tasks that a replica cannot live without.
     pub supervisor: Supervisor,
     #[doc(hidden)]
     pub bugs: StoreBugs,
@@ -117,9 +118,9 @@ impl fmt::Debug for StoreConfig {
 }
 
 impl StoreConfig {
-    /// All timers of consensus from one: the time between two signs of life of a leader. Four are
-    /// missed before anybody stands for election; a leader that has heard from no quorum for a
-    /// dozen stops answering.
+    /// Derives all timers of consensus from one: the interval between two heartbeats of a leader. A
+    /// replica becomes a candidate after four missed heartbeats; a leader that has heard from no
+    /// quorum for twelve of them stops answering.
     #[must_use]
     pub fn with_heartbeat(self, heartbeat: Duration) -> StoreConfig {
         StoreConfig {
@@ -132,7 +133,7 @@ impl StoreConfig {
     }
 
     /// Free space below which nothing but votes is written: a quarter of the reserve. Between
-    /// reserve and floor a leader takes removals alone, and followers take what it sends.
+    /// reserve and floor a leader accepts only removals, and followers accept what it sends.
     pub(crate) fn floor_bytes(&self) -> u64 {
         self.reserve_bytes / 4
     }
@@ -192,7 +193,7 @@ impl StoreConfig {
             // A follower further behind than the log reaches needs a snapshot anyway.
             replication_lag_threshold: self.keep_entries.max(self.snapshot_entries) + 1,
             max_payload_entries: 1000,
-            // `Campaign` says when to stand.
+            // `Campaign` decides when to start an election.
             enable_elect: false,
             ..Config::default()
         };

@@ -1,10 +1,10 @@
 //! Every file operation of the store, behind one trait.
 //!
-//! The simulator puts a disk under it that forgets what was not synced, stalls and fills up; the
-//! product puts [`RealDisk`](crate::RealDisk) there. Calls block, because that is what files do;
-//! [`Disk::run_blocking`] says where the blocking happens. The alternative, an asynchronous file interface,
-//! would hide which operations may be reordered against each other, and that is all this crate is
-//! about.
+//! The simulator supplies a disk that loses what was not synced, stalls and fills up; the product
+//! uses [`RealDisk`](crate::RealDisk). Calls block, because that is what files do;
+//! [`Disk::run_blocking`] says where the blocking happens. The alternative, an asynchronous file
+//! interface, would hide which operations may be reordered against each other, and that is all this
+//! crate is about.
 //!
 //! Paths are flat names inside the replica's directory, with one level of folders: `log/…`,
 //! `snap/…`.
@@ -23,7 +23,7 @@ pub trait Disk: Send + Sync + 'static {
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
     /// Exactly `len` bytes, or an error of kind `UnexpectedEof`.
     fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>>;
-    /// How long a file is.
+    /// The length of a file.
     fn size(&self, path: &str) -> io::Result<u64>;
     /// Writes at the end, creating the file; may be lost until [`Disk::sync`] returned.
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
@@ -39,16 +39,16 @@ pub trait Disk: Send + Sync + 'static {
     fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture;
 }
 
-/// Forgets everything a replica had on this disk.
+/// Removes everything a replica had on this disk.
 ///
-/// This is the way back after [`OpenError::ChecksumMismatch`](crate::OpenError::Damaged): remove the old
-/// replica from the members, wipe, join again as a learner **under a new id**. Under its old id a
-/// replica without its votes could vote twice in one term.
+/// This is the way back after [`OpenError::Damaged`](crate::OpenError::Damaged): remove
+/// the old replica from the members, wipe, join again as a learner **under a new id**. Under its
+/// old id a replica without its votes could vote twice in one term.
 pub fn wipe(disk: &dyn Disk) -> io::Result<()> {
     for dir in [crate::snapshot::DIR, crate::record::DIR] {
         let mut names = disk.list(dir)?;
         names.sort();
-        // The newest go first: what is left of a wipe that was cut short reads as damaged, never
+        // The newest are removed first: what remains of an interrupted wipe reads as damaged, never
         // as a shorter but valid history.
         for name in names.iter().rev() {
             disk.remove(&format!("{dir}/{name}"))?;
@@ -59,8 +59,8 @@ pub fn wipe(disk: &dyn Disk) -> io::Result<()> {
 }
 
 /// A disk that can be taken away. Openraft's tasks outlive a shutdown by a moment and hold on to
-/// the log; taking the disk out of their hands releases its lock at a known point, and is also how
-/// a test cuts the power.
+/// the log. Taking the disk away from them releases its lock at a known point, and is also how a
+/// test cuts the power.
 #[derive(Clone)]
 pub(crate) struct DiskHandle(Arc<watch::Sender<Option<Arc<dyn Disk>>>>);
 

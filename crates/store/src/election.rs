@@ -1,21 +1,21 @@
-//! Who stands for election, and when: pre-vote, built around openraft, whose own election timer is
+//! When a replica starts an election: pre-vote, built around openraft, whose own election timer is
 //! off.
 //!
-//! Openraft 0.9 raises its term whenever its timer runs out, whether or not anybody can hear it. A
-//! follower that was cut off comes back with a term dozens ahead and deposes a leader with whom
-//! nothing was wrong. Here a replica first asks the others whether they would vote for it
-//! ([`PreVote`]), which changes nothing anywhere. They would if they have not heard from a leader
-//! for as long as a leader's lease lasts, do not lead themselves with a quorum behind them, have
-//! voted for nobody a moment ago, and have no entry that the asker lacks. Of two that ask at the
-//! same time, the one with the longer log, or else the higher number, is the one that gets a yes:
-//! votes are not split. Only with a majority for it does the replica tell openraft to stand.
+//! Openraft 0.9 raises its term whenever its timer runs out, whether or not it can reach a peer. A
+//! follower that was partitioned comes back with a term dozens ahead and deposes a healthy leader.
+//! Here a replica first asks its peers whether they would vote for it ([`PreVote`]), which changes
+//! no state anywhere. A peer would if it has not heard from a leader for the length of a leader's
+//! lease, does not lead itself with a quorum behind it, has not voted a moment ago, and has no
+//! entry that the candidate lacks. Of two candidates at the same time, the one with the longer log,
+//! or else the higher number, gets the yes, so votes are not split. Only with a majority for it
+//! does the replica have openraft start an election.
 //!
 //! Terms play no part in a pre-vote: a replica whose term is behind learns the newer one from the
-//! real election that it loses, and stands again.
+//! real election that it loses, and starts another.
 //!
 //! Rejected: a patched openraft, which would have to be kept up with its releases; and refusing
-//! real votes of those who come back, which leaves them with a term that nobody else reaches and
-//! that every later leader has to climb to.
+//! real votes to returning replicas, which leaves them with a term that no other replica reaches
+//! and that every later leader has to climb to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ pub struct PreVote {
     pub last_log: Option<LogId>,
 }
 
-/// The last reasons of a replica not to stand for election.
+/// The latest reasons for a replica not to start an election.
 #[derive(Clone, Default)]
 pub(crate) struct ElectionHoldoff(Arc<Mutex<ElectionActivity>>, Arc<watch::Sender<bool>>);
 
@@ -48,7 +48,7 @@ pub(crate) struct ElectionHoldoff(Arc<Mutex<ElectionActivity>>, Arc<watch::Sende
 struct ElectionActivity {
     last_leader_contact: Option<Instant>,
     last_vote: Option<Instant>,
-    /// This replica asks the others whether they would vote for it.
+    /// This replica is asking its peers for pre-votes.
     is_pre_voting: bool,
 }
 
@@ -57,25 +57,25 @@ impl ElectionHoldoff {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody leads.
+    /// Records that a leader was heard from.
     pub(crate) fn note_leader_contact(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).last_leader_contact =
             Some(Instant::now());
         self.1.send_if_modified(|is_lost| std::mem::replace(is_lost, false));
     }
 
-    /// Whoever led has been silent for too long to be called the leader.
+    /// The leader has been silent for too long to be called the leader.
     fn mark_leader_lost(&self) {
         self.1.send_if_modified(|is_lost| !std::mem::replace(is_lost, true));
     }
 
-    /// Whether the leader was lost, as it changes. Openraft forgets its leader when it stands, and
-    /// here it does not stand before it would win.
+    /// Whether the leader was lost, as a watch channel. Openraft forgets its leader when it becomes
+    /// a candidate, and here that happens only when it would win.
     pub(crate) fn leader_lost(&self) -> watch::Receiver<bool> {
         self.1.subscribe()
     }
 
-    /// Somebody, perhaps this replica, may be about to.
+    /// Records a vote: a peer, or this replica, may be about to become leader.
     pub(crate) fn note_vote(&self) {
         let mut activity = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         activity.last_vote = Some(Instant::now());
@@ -95,7 +95,7 @@ impl ElectionHoldoff {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_pre_voting = is_pre_voting;
     }
 
-    /// Whether this replica asks for votes itself.
+    /// Whether this replica is asking for pre-votes itself.
     pub(crate) fn is_pre_voting(&self) -> bool {
         self.activity().is_pre_voting
     }
@@ -108,7 +108,7 @@ impl ElectionHoldoff {
     }
 }
 
-/// Stands for election when it is time.
+/// Starts an election when it is time.
 pub(crate) struct Campaign {
     pub(crate) id: NodeId,
     pub(crate) raft: Raft<TypeConfig>,
@@ -117,22 +117,23 @@ pub(crate) struct Campaign {
     pub(crate) settings: StoreConfig,
     pub(crate) holdoff: ElectionHoldoff,
     pub(crate) status: watch::Receiver<Status>,
-    /// The leader wants this replica to take over.
+    /// The leader asks this replica to start an election now (raft's TimeoutNow).
     pub(crate) timeout_now: Arc<Notify>,
     /// Whether this replica's disk is too full to lead for long.
     pub(crate) is_disk_low: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// A wait for the time to stand.
+/// A wait until the next campaign.
 struct CampaignWait {
     since: Instant,
     random_delay: Duration,
-    /// Right after a start it is soon seen whether anybody leads, and asking harms nobody.
+    /// Right after a start it is soon known whether there is a leader, and a pre-vote harms no
+    /// peer.
     is_first: bool,
 }
 
 impl Campaign {
-    /// Ends with the replica.
+    /// Runs until the replica stops.
     pub(crate) async fn run(mut self) {
         let first_delay = random_between(self.settings.heartbeat, self.settings.heartbeat * 2);
         let mut wait =
@@ -146,7 +147,7 @@ impl Campaign {
                 biased;
                 () = timeout_now.notified() => {}
                 () = tokio::time::sleep_until(self.next_campaign_at(&wait)) => {
-                    // A leader may have been heard from meanwhile.
+                    // A leader may have been heard from in the meantime.
                     if self.next_campaign_at(&wait) > Instant::now() {
                         if wait.is_first {
                             wait = self.next_wait();
@@ -169,14 +170,15 @@ impl Campaign {
         }
     }
 
-    /// The lease is waited out before the drawn time begins. What is drawn need only keep two from
-    /// asking in the same moment, and a round of questions takes much less than a heartbeat.
+    /// The random delay begins after the lease has run out. It need only keep two replicas from
+    /// starting a pre-vote at the same moment, and a round of pre-votes takes much less than a
+    /// heartbeat.
     fn next_wait(&self) -> CampaignWait {
         let random_delay = random_between(self.settings.heartbeat, self.settings.heartbeat * 3);
         CampaignWait { since: Instant::now(), random_delay, is_first: false }
     }
 
-    /// Waits until this replica is one that may stand; `false` when it has stopped.
+    /// Waits until this replica is eligible to be a candidate; `false` when it has stopped.
     async fn wait_eligible(&mut self, wait: &mut CampaignWait) -> bool {
         let may = |role| matches!(role, Role::Follower | Role::Candidate);
         if may(self.status.borrow().role) {
@@ -190,7 +192,7 @@ impl Campaign {
         role != Role::Stopped
     }
 
-    /// When to stand next, as far as is known now.
+    /// The time of the next campaign, as far as is known now.
     fn next_campaign_at(&self, wait: &CampaignWait) -> Instant {
         let ElectionActivity { last_leader_contact: leader, last_vote: voted, .. } =
             self.holdoff.activity();
@@ -199,22 +201,23 @@ impl Campaign {
         if is_alone && wait.is_first {
             return wait.since;
         }
-        // Those with room go first.
+        // Replicas with free disk space go first.
         let random_delay =
             if (self.is_disk_low)() { wait.random_delay + lease } else { wait.random_delay };
         let earliest = [voted, leader.map(|at| at + lease)];
         earliest.into_iter().flatten().fold(wait.since, Instant::max) + random_delay
     }
 
-    /// Has openraft stand, and waits until it has taken that in: a core that hangs on its disk is
-    /// not to find a queue of elections when it wakes.
+    /// Has openraft start an election, and waits until it has taken that in: a core that hangs on
+    /// its disk must not find a queue of elections when it wakes.
     async fn start_election(&self) -> Result<(), ()> {
         self.holdoff.note_vote();
         self.raft.trigger().elect().await.map_err(drop)?;
         self.raft.with_raft_state(|_| ()).await.map_err(drop)
     }
 
-    /// Asks the others; whether a majority, of either half of a joint membership, would vote.
+    /// Asks the peers; returns whether a majority, of either half of a joint membership, would
+    /// vote.
     async fn run_pre_vote(&self) -> bool {
         let (halves, peers) = self.voters();
         let mut granted = BTreeSet::from([self.id]);

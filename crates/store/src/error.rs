@@ -1,5 +1,5 @@
-//! Everything that can go wrong, for the caller to act on. Each variant is a different next step:
-//! ask another replica, try again later, find out whether it happened, replace the replica.
+//! Errors of the store, for the caller to act on. Each variant is a different next step: ask
+//! another replica, try again later, find out whether it happened, replace the replica.
 
 use std::io;
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub enum ProposeError {
              effect. Ask again with the same request id"
     )]
     OutcomeUnknown { silent: Duration },
-    /// Proposed, and then another led: what is not in its log may still be in that of a third.
+    /// Proposed, and then another replica became leader: an entry that is missing from its log may
+    /// still be in that of a third.
     #[error(
         "this replica lost the lead after this was proposed{}; it may yet take effect. Ask again \
              with the same request id",

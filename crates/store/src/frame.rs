@@ -1,12 +1,12 @@
-//! Records in files that grow at their end: the bytes, and how to find the next sound one.
+//! Checksummed frames in append-only files: their bytes, and how to find the next sound one.
 //!
-//! A frame has a head with a checksum of its own and a body with another, both salted with the
-//! place it was written to. A reader that lost its way finds the next sound frame without trusting
-//! any length, and a frame that turns up elsewhere does not pass.
+//! A frame has a header with a checksum of its own and a body with another, both salted with the
+//! position it was written to. A reader that met bad bytes finds the next sound frame without
+//! trusting any length, and a frame that turns up at another position is not accepted.
 //!
 //! One rule for damage, here and in the replicated log: bytes that do not read are the tail of a
-//! torn write only where nothing sound follows them and nothing of them had been synced. Everything
-//! else is damage, and is told apart from "there was nothing".
+//! torn write only where nothing sound follows them and none of them had been synced. Everything
+//! else is damage, and is distinguished from "there was nothing".
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub const TRAILER_LEN: usize = 8;
 const RECORD_MAGIC: [u8; 4] = *b"cREC";
 const SEAL_MAGIC: [u8; 4] = *b"cSEA";
 
-/// Where a frame stands; also the salt of its checksums.
+/// The position of a frame; also the salt of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePosition {
     /// Which file, by the number in its name.
@@ -44,7 +44,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// How many bytes it takes.
+    /// How many bytes it takes up.
     #[must_use]
     pub fn size(&self) -> usize {
         HEADER_LEN + self.payload.len() + TRAILER_LEN

@@ -1,15 +1,16 @@
-//! Room on the disk of the log, and handing the lead over: for want of room, or before a stop.
+//! Leadership transfer, when the leader's log disk runs low or before it stops, and the free space
+//! of that disk.
 //!
-//! A leader without room refuses every write, however well its followers are. So a leader that
-//! comes near its reserve looks for a voter that has room and lets it lead. A leader that is told
-//! to stop does the same, or its followers would wait out its silence. Openraft 0.9 has no
-//! transfer of leadership, and a replica that stands while the others hear a leader gets no votes;
-//! so the leader takes no more proposals, waits until its successor has the whole log, stops its
-//! heartbeats until the leases it gave have run out, and then asks the successor to stand at once.
-//! Whatever comes of it, heartbeats go on again after a bound.
+//! A leader without free space rejects every write, however healthy its followers are. So a leader
+//! that comes near its reserve looks for a voter with enough space and transfers leadership to it.
+//! A leader that is asked to stop does the same, or its followers would have to wait out its lease.
+//! Openraft 0.9 has no transfer of leadership, and a candidate gets no votes while the others hear
+//! a leader. So the leader stops accepting proposals, waits until the target has the whole log,
+//! stops its heartbeats until the leases it gave have run out, and then asks the target to start an
+//! election at once. Whatever the outcome, heartbeats resume after a time limit.
 //!
-//! Rejected: stepping down and leaving the rest to the timers. Whoever is up first may have as
-//! little room, and the cell is without a leader for twice as long.
+//! Rejected: stepping down and leaving the rest to the timers. The replica that is elected first
+//! may have as little space, and the cell is without a leader for twice as long.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,58 +30,59 @@ use crate::replica::Replica;
 use crate::status::{Member, Role, Status};
 use crate::transport::{RaftAnswer, RaftCall, Transport};
 
-/// Between two looks at the disk.
+/// Time between two checks of the disk.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Looks between two questions to the others; how they stand is for people to see.
+/// Checks of the disk between two polls of the peers; their disk space is for people to see.
 const PEER_POLL_TICKS: u32 = 4;
-/// After a try that came to nothing.
+/// Pause after a failed attempt.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Room on a replica's disk.
+/// Free space on a replica's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSpace {
     pub free: u64,
-    /// What is kept for votes, snapshots and removals; writes are refused below.
+    /// What is kept for votes, snapshots and removals; below it writes are rejected.
     pub reserve: u64,
 }
 
 impl DiskSpace {
-    /// Writes are refused.
+    /// Whether writes are rejected.
     #[must_use]
     pub fn is_below_reserve(&self) -> bool {
         self.free < self.reserve
     }
 
-    /// Somebody should look after this disk before writes are refused.
+    /// Whether an operator should look after this disk before writes are rejected.
     #[must_use]
     pub fn is_low(&self) -> bool {
         self.free < self.reserve.saturating_mul(2)
     }
 
-    /// A leader hands over before it has to refuse anything.
+    /// A leader transfers leadership before it has to reject anything.
     fn is_low_for_leader(&self) -> bool {
         self.free < self.reserve.saturating_add(self.reserve / 4)
     }
 
-    /// Enough to lead for a while: what has just handed over is not handed the lead back.
+    /// Enough space to lead for a while: a replica that has just given up leadership does not get
+    /// it back.
     fn is_ample(&self) -> bool {
         self.free >= self.reserve.saturating_add(self.reserve / 2)
     }
 }
 
-/// How handing over stands.
+/// The state of a leadership transfer.
 #[derive(Clone, Default)]
 pub(crate) struct TransferState(Arc<AtomicU8>);
 
 impl TransferState {
     /// No need, or not tried yet.
     const IDLE: u8 = 0;
-    /// Under way: proposals are not taken.
+    /// Under way: proposals are not accepted.
     const TRANSFERRING: u8 = 1;
-    /// Nobody has more room.
+    /// No peer has more space.
     const NO_TARGET: u8 = 2;
 
-    /// Whether it was begun: not while it is under way already.
+    /// Starts a transfer; `false` if one is already under way.
     fn try_begin(&self) -> bool {
         self.0.swap(TransferState::TRANSFERRING, Ordering::SeqCst) != TransferState::TRANSFERRING
     }
@@ -93,13 +95,13 @@ impl TransferState {
         self.0.load(Ordering::SeqCst) == TransferState::TRANSFERRING
     }
 
-    /// Whether it was seen that nobody could do better.
+    /// Whether the last attempt found no peer with more space.
     pub(crate) fn has_no_target(&self) -> bool {
         self.0.load(Ordering::SeqCst) == TransferState::NO_TARGET
     }
 }
 
-/// Looks at the disk all along and hands over when need be.
+/// Checks the disk regularly and transfers leadership when it runs low.
 pub(crate) struct TransferManager {
     pub(crate) raft: Raft<TypeConfig>,
     pub(crate) transport: Arc<dyn Transport>,
@@ -107,13 +109,13 @@ pub(crate) struct TransferManager {
     pub(crate) disk: DiskHandle,
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) transfer: TransferState,
-    /// Somebody found the disk short before the next look.
+    /// Another part found the disk low before the next check.
     pub(crate) recheck_disk: Arc<Notify>,
     pub(crate) disk_space: Arc<Mutex<DiskSpace>>,
     pub(crate) disk_spaces: Arc<Mutex<BTreeMap<NodeId, DiskSpace>>>,
 }
 
-/// Why the lead was not handed over.
+/// Why leadership was not transferred.
 #[derive(Debug, thiserror::Error)]
 enum TransferFailure {
     #[error("no other voter has room")]
@@ -129,8 +131,9 @@ enum TransferFailure {
 }
 
 impl Replica {
-    /// Hands the lead over, if this replica has it and another voter can take it: whoever is about
-    /// to stop leaves a cell that has a leader. Takes about a leader's lease and a heartbeat.
+    /// Transfers leadership, if this replica leads and another voter can take over, so that a
+    /// replica that is about to stop leaves a cell with a leader. Takes about a leader's lease and
+    /// a heartbeat.
     pub async fn transfer_leadership(&self) {
         self.transfer_manager().transfer_before_stop().await;
     }
@@ -151,7 +154,7 @@ impl Replica {
 }
 
 impl TransferManager {
-    /// Ends with the replica.
+    /// Runs until the replica stops.
     pub(crate) async fn run(self) {
         let mut not_before = Instant::now();
         for tick in 0_u32.. {
@@ -163,7 +166,7 @@ impl TransferManager {
             let free = match self.disk.get().and_then(|disk| disk.free_bytes()) {
                 Ok(free) => free,
                 Err(_) if self.disk.is_closed() => return,
-                // What the disk did not say now it says at the next look.
+                // If the disk did not answer now, the next check asks again.
                 Err(error) => {
                     tracing::warn!(%error, "the disk does not say how much is free");
                     continue;
@@ -171,7 +174,7 @@ impl TransferManager {
             };
             let disk_space = DiskSpace { free, reserve: self.settings.reserve_bytes };
             *self.disk_space.lock().unwrap_or_else(PoisonError::into_inner) = disk_space;
-            // Somebody else hands over, and says when that is done.
+            // Another task is transferring leadership and reports when that is done.
             if self.transfer.is_transferring() {
                 continue;
             }
@@ -201,7 +204,7 @@ impl TransferManager {
         }
     }
 
-    /// For a leader that is about to stop; whatever comes of it, it may.
+    /// For a leader that is about to stop; it may stop whatever the outcome.
     pub(crate) async fn transfer_before_stop(&self) {
         let is_alone = {
             let status = self.status.borrow();
@@ -232,7 +235,7 @@ impl TransferManager {
         done.map(|()| to)
     }
 
-    /// The voter whose room will do that is furthest in the log.
+    /// Of the voters with enough space, the one whose log is furthest.
     async fn choose_target(
         &self,
         is_acceptable: impl Fn(&DiskSpace) -> bool,
@@ -244,7 +247,7 @@ impl TransferManager {
         best.map(|(id, member, _)| (id, member.peer))
     }
 
-    /// Asks the other voters for their room.
+    /// Asks the other voters for their disk space.
     async fn poll_peer_disks(&self) -> Vec<(NodeId, Member, DiskSpace)> {
         let mut answers = JoinSet::new();
         let Status { id: own, members, .. } = self.status.borrow().clone();
@@ -283,7 +286,7 @@ impl TransferManager {
             _ => return Err(TransferFailure::TargetBehind(to)),
         }
         self.raft.runtime_config().heartbeat(false);
-        // One heartbeat may be on its way still.
+        // One heartbeat may still be in flight.
         tokio::time::sleep(lease + self.settings.heartbeat).await;
         let call = self.transport.call(to, peer, RaftCall::TimeoutNow);
         match timeout(self.settings.election_min, call).await {

@@ -1,13 +1,15 @@
-//! The replicated log and its snapshots on disk: bytes, no jobs.
+//! The replicated raft log and its snapshots on disk. It stores bytes and knows nothing of jobs.
 //!
-//! A [`Replica`] keeps one copy of a sequence of payloads that a quorum agreed on, feeds them in
-//! order to a [`StateMachine`], and survives crashes. What the payloads mean is the machine's business,
-//! so this crate depends on no other of ours and can be tested with a counter as a machine.
+//! A [`Replica`] keeps one copy of a sequence of payloads that a quorum agreed on, applies them in
+//! order to a [`StateMachine`], and survives crashes. What the payloads mean is the state machine's
+//! business, so this crate depends on no other of ours and can be tested with a counter as the
+//! state machine.
 //!
-//! Three traits stand between it and the world, so that the simulator can run the product's own
-//! code: [`Disk`] (every file operation), [`Transport`] (every message to a peer) and `StateMachine`.
-//! Consensus itself is openraft's; the log under it is ours, because only then is the number of
-//! disk flushes, the treatment of torn writes and the virtual disk in our hands.
+//! Three traits stand between it and the outside, so that the simulator can run the product's own
+//! code: [`Disk`] (every file operation), [`Transport`] (every message to a peer) and
+//! `StateMachine`. Consensus itself is openraft's. The log storage under it is ours, because only
+//! then do we control the number of disk flushes, the treatment of torn writes and the virtual
+//! disk.
 
 mod config;
 mod disk;
@@ -53,7 +55,7 @@ pub use transport::{
     CallAnswer, CallError, CallFuture, RaftAnswer, RaftCall, SenderIdentity, Transport,
 };
 
-/// The parts openraft's own storage test suite wants to get hold of; nothing else should.
+/// What openraft's own storage test suite needs access to; nothing else should use it.
 #[doc(hidden)]
 pub mod testing {
     pub use crate::log::Log;

@@ -1,23 +1,23 @@
-//! The log in memory, and openraft's storage interface on top of it.
+//! The raft log in memory, and openraft's log storage interface on top of it.
 //!
-//! Every change is made in memory first and queued for the [writer](crate::writer), which turns all
-//! that is queued into one write and one flush. A *ticket* numbers the queued operations; the
-//! highest flushed ticket says what is durable.
+//! Every change is made in memory first and queued for the [writer](crate::writer), which turns
+//! everything that is queued into one write and one flush. A *ticket* numbers the queued
+//! operations; the highest flushed ticket says what is durable.
 //!
 //! Openraft 0.9 waits for each append before it looks at the next proposal, which would mean a
-//! flush per proposal. A leader's own appends are therefore reported as done at once, and followers
-//! are sent them while this replica flushes them: the two flushes are side by side. Openraft then
+//! flush per proposal. A leader's own appends are therefore reported as done at once, and are sent
+//! to followers while this replica flushes them: the two flushes run in parallel. Openraft then
 //! counts the leader for a quorum before its copy is durable, so what openraft calls committed is
 //! believed only as far as this replica has flushed:
 //!
 //! - an entry is applied, and its proposer answered, only when it is durable here
 //!   ([`Log::wait_durable`]);
-//! - followers are told of commits only as far as they are durable here ([`Log::durable_prefix`]);
-//! - members change only when all that openraft calls committed is durable here
+//! - followers learn of commits only as far as they are durable here ([`Log::durable_prefix`]);
+//! - members change only when everything that openraft calls committed is durable here
 //!   ([`Log::wait_all_durable`]).
 //!
-//! What a crash of the leader takes may be on followers' disks, and nobody was promised anything
-//! about it. A follower's appends are answered after the flush, as always. The argument is in
+//! Entries that a leader loses in a crash may be on followers' disks, and they were acknowledged to
+//! no client. A follower's appends are answered after the flush, as always. The argument is in
 //! `docs/decisions/0032-flushes-side-by-side.md`. The alternative, packing many proposals into one
 //! entry, gives them all one index, and callers want an index of their own.
 
@@ -45,7 +45,7 @@ use crate::record::{
 use crate::recovery::Recovered;
 use crate::writer::{Completion, WriteOp};
 
-/// Where an entry's record lies.
+/// The location of an entry's record on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordLocation {
     pub(crate) position: RecordPosition,
@@ -87,7 +87,7 @@ impl InMemoryLog {
         self.slots.back().map(|slot| slot.id).or(self.hard_state.purged)
     }
 
-    /// Index of the next entry to come.
+    /// Index of the next entry to be appended.
     pub(crate) fn next(&self) -> u64 {
         next_index(self.last().as_ref())
     }
@@ -167,7 +167,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A flush begins, or none is under way any more.
+    /// Records that a flush begins, or that none is under way any more.
     pub(crate) fn set_flush_started(&self, since: Option<Instant>) {
         *self.flush_started.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
@@ -188,7 +188,7 @@ pub struct Log {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// The writer has gone.
+/// The writer has ended.
 #[derive(Debug)]
 struct WriterClosed;
 
@@ -256,13 +256,13 @@ impl Log {
         self.shared.memory().first()
     }
 
-    /// Waits until the entry at `index` is durable; entries already gone from the log are.
+    /// Waits until the entry at `index` is durable; entries already removed from the log are.
     pub(crate) async fn wait_durable(&self, index: u64) -> Result<(), StorageError> {
         let ticket = self.shared.memory().slot(index).map_or(0, |slot| slot.ticket);
         self.wait_flushed(ticket).await
     }
 
-    /// The same of what is applied next.
+    /// The same, for an entry that is about to be applied.
     pub(crate) async fn wait_to_apply(&self, index: u64) -> Result<(), StorageError> {
         if self.shared.bugs.applies_unflushed {
             return Ok(());
@@ -270,7 +270,7 @@ impl Log {
         self.wait_durable(index).await
     }
 
-    /// Waits until everything that the log holds by now is durable.
+    /// Waits until everything that the log holds now is durable.
     pub(crate) async fn wait_all_durable(&self) -> Result<(), StorageError> {
         let ticket = self.shared.memory().ticket;
         self.wait_flushed(ticket).await
@@ -282,7 +282,7 @@ impl Log {
         reached.map(|_| ()).map_err(|_| write_error("the log stopped before a flush"))
     }
 
-    /// As much of a commit as is durable here: what a follower may be told of it.
+    /// As much of a commit as is durable here, which is what a follower may learn of it.
     pub(crate) fn durable_prefix(&self, commit: Option<LogId>) -> Option<LogId> {
         if self.shared.bugs.announces_unflushed {
             return commit;
@@ -298,11 +298,11 @@ impl Log {
         commit.min(last)
     }
 
-    /// Waits while one flush takes `bound` or longer. A leader whose disk hangs falls silent, so
-    /// that the others elect one that can write.
+    /// Waits while a flush takes `bound` or longer. A leader whose disk hangs stops its heartbeats,
+    /// so that the others elect one that can write.
     pub(crate) async fn wait_while_stalled(&self, bound: Duration) {
         let mut durable = self.shared.durable.clone();
-        // An error means that the writer has gone; then there is nothing to wait for.
+        // An error means that the writer has ended; then there is nothing to wait for.
         let _gone = durable.wait_for(|_| !self.shared.is_flush_stalled(bound)).await;
     }
 
@@ -314,7 +314,7 @@ impl Log {
         let locations: Vec<RecordLocation> = missing.filter_map(|slot| slot.location).collect();
         let fetched = match self.read_records(locations).await {
             Ok(fetched) => fetched,
-            // Purged while we were looking: there is nothing at the start of the range any more.
+            // Purged while we were reading: the start of the range no longer exists.
             Err(_) if self.first() > begin => return Ok(Vec::new()),
             Err(e) => return Err(StorageIOError::read_logs(&e).into()),
         };
@@ -366,7 +366,8 @@ impl Log {
         Ok((payloads.collect(), next))
     }
 
-    /// Whether `id` was made by this replica in the term it leads now: then the append is its own.
+    /// Whether `id` was made by this replica in the term it leads now, so that the append is its
+    /// own.
     fn is_own_append(&self, memory: &InMemoryLog, id: &LogId) -> bool {
         memory.hard_state.vote.as_ref().is_some_and(|vote| {
             let leader = &vote.leader_id;
@@ -410,7 +411,7 @@ impl RaftLogReader<TypeConfig> for Log {
         self.scan(start, end, usize::MAX).await
     }
 
-    /// For followers: durable here or not.
+    /// For followers, whether the entries are durable here or not.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,

@@ -1,8 +1,8 @@
-//! Changing who belongs to the cell, one replica at a time.
+//! Membership changes of the cell, one replica at a time.
 //!
-//! A newcomer first follows as a learner and gets a vote only when it has caught up; a voter with
-//! an empty log would leave the cell one failure away from standing still. Openraft commits each
-//! change through a joint configuration, so a crash half-way leaves a cell that works.
+//! A new replica first follows as a learner and gets a vote only when it has caught up; a voter
+//! with an empty log would leave the cell one failure away from losing its quorum. Openraft commits
+//! each change through a joint configuration, so a crash half-way leaves a cell that works.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,8 +57,9 @@ impl Replica {
         self.change_membership(ChangeMembers::RemoveVoters(ids), false).await
     }
 
-    /// Looks whether those who would decide without this voter answer. A change that leaves most
-    /// votes with replicas that are down could not be completed, nor could one that mends it.
+    /// Checks that the replicas that would form the majority without this voter answer. A change
+    /// that leaves most votes with replicas that are down could not be completed, and neither could
+    /// one that repairs it.
     async fn check_majority_without(&self, id: NodeId, status: &Status) -> Result<(), MemberError> {
         let remains = |(other, member): &(&NodeId, &Member)| member.voter && **other != id;
         let left: Vec<(&NodeId, &Member)> = status.members.iter().filter(remains).collect();
@@ -116,16 +117,17 @@ impl Replica {
         change: ChangeMembers<NodeId, Peer>,
         keep_as_learner: bool,
     ) -> Result<(), MemberError> {
-        // As in `propose`: the same words for what never was in the log and for what still may be.
+        // As in `propose`: openraft uses the same error for what was never in the log and for what
+        // may still be in one.
         self.leader_status()?;
-        // The successor has the whole log, and an entry behind that would cost it the election.
+        // The target has the whole log, and an entry after that would cost it the election.
         if self.transfer.is_transferring() {
             return Err(MemberError::Busy);
         }
         let changing = async {
-            // Openraft takes a change once it calls the one before committed. Until that is
+            // Openraft accepts a change once it calls the one before committed. Until that one is
             // durable here it may be on fewer disks than a majority, and a crash of this leader
-            // would leave two memberships with majorities that share nobody.
+            // would leave two memberships whose majorities share no replica.
             if let Err(error) = self.log.wait_all_durable().await {
                 return Err(MemberError::Fatal { why: error.to_string() });
             }
@@ -155,8 +157,8 @@ impl Replica {
         Err(error)
     }
 
-    /// Waits until the status tells of a change that stands at `index`: whoever asks next, as
-    /// promoting asks whether somebody is a learner, must find it there.
+    /// Waits until the status contains a change that is at `index`: the next caller, for instance a
+    /// promotion that checks for a learner, must find it there.
     async fn wait_visible(&self, index: u64) -> Result<(), MemberError> {
         let mut watch = self.watch();
         let seen = watch.wait_for(|status| status.last_log >= Some(index)).await;

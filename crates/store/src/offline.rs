@@ -1,13 +1,13 @@
-//! A replica's log and snapshots as seen from outside: for questions about the past.
+//! Read-only access to a replica's log and snapshots from outside, for queries about the past.
 //!
 //! It takes no lock and changes no byte, so it works beside a running master and on a copy of a
 //! data directory. The scan is the one that opens the log for a replica; only what a replica would
 //! repair (a torn tail, a damaged snapshot) is left as it is and reported.
 //!
-//! A master that runs may remove an old segment between the listing and the reading, so opening
-//! looks again a few times, and every file stays open once it was seen: what this log promised to
-//! have can be read until it is closed. Rejected: asking the master to hold still, which makes the
-//! past of a cell that does not start unreadable, and that is when people want it most.
+//! A running master may remove an old segment between the listing and the reading, so opening tries
+//! again a few times, and every file stays open once it was seen: what this log reported as present
+//! can be read until it is closed. Rejected: asking the master to pause, because then the past of a
+//! cell that does not start could not be read, and that is when people want it most.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,10 +26,10 @@ use crate::record::{Owner, Record, RecordKind, segment_path};
 use crate::recovery::{Recovered, TornTail, check_not_truncated, scan};
 use crate::snapshot::{self, LoadedSnapshot};
 
-/// How often opening looks again when the files change under it.
+/// How many times opening tries again when the files change under it.
 const OPEN_ATTEMPTS: usize = 4;
 
-/// What stands at one place of the log.
+/// The content of one log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflineEntry {
     pub index: u64,
@@ -39,15 +39,15 @@ pub struct OfflineEntry {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryContent {
-    /// What the machine is fed.
+    /// What the state machine applies.
     Payload(Bytes),
-    /// The mark of a new leader.
+    /// The entry that a new leader writes.
     Blank,
-    /// Who belongs to the cell from here on, and who of them votes.
+    /// The members of the cell from here on, and which of them vote.
     Members(Vec<(NodeId, Peer, bool)>),
 }
 
-/// A snapshot as its name tells it.
+/// A snapshot as described by its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OfflineSnapshot {
     pub index: u64,
@@ -65,7 +65,7 @@ pub struct OfflineLog {
 }
 
 impl OfflineLog {
-    /// Reads where everything is. `dir` is a replica's data directory.
+    /// Finds where everything is, without reading the bodies. `dir` is a replica's data directory.
     ///
     /// # Errors
     /// When there is no log, it is damaged before its tail, or was written by a newer version.
@@ -92,7 +92,8 @@ impl OfflineLog {
         };
         found.check_consistency()?;
         let snapshots = snapshot::list(&disk)?;
-        // As a replica would refuse it; a snapshot that does not read is reported when asked for.
+        // Rejected as a replica would reject it; an unreadable snapshot is reported when it is
+        // requested.
         if let Ok((Some(LoadedSnapshot { name, meta, .. }), _)) =
             snapshot::load(&disk, owner.cell, 0)
             && let Some(id) = &meta.last_log_id
@@ -101,7 +102,7 @@ impl OfflineLog {
         }
         let agreed = find_committed_end(&disk, &found, owner);
         let (next, torn) = (found.next_index, found.torn_tail.take());
-        // A few words for each entry are enough; bodies are read when asked for.
+        // Only the metadata of each entry is kept; bodies are read on request.
         let slots = found.slots.into_iter().map(|slot| EntrySlot { entry: None, ..slot }).collect();
         Ok(OfflineLog {
             disk,
@@ -114,13 +115,13 @@ impl OfflineLog {
         })
     }
 
-    /// Whose log it is.
+    /// The replica that the log belongs to.
     #[must_use]
     pub fn replica(&self) -> NodeId {
         self.owner.replica
     }
 
-    /// Index of the first entry it still has; [`OfflineLog::next_index`] if it has none.
+    /// Index of the first entry that the log still has; [`OfflineLog::next_index`] if it has none.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.slots.first().map_or(self.next_index, |slot| slot.id.index)
@@ -132,14 +133,14 @@ impl OfflineLog {
         self.next_index
     }
 
-    /// Index after the last entry that is known to be agreed on. Entries from here on stand on this
-    /// replica's disk, and a quorum may or may not have taken them.
+    /// Index after the last entry that is known to be committed. Entries from here on are on this
+    /// replica's disk, and a quorum may or may not have accepted them.
     #[must_use]
     pub fn committed_end(&self) -> u64 {
         self.committed_end
     }
 
-    /// Bytes at the end that are no whole write: torn, or being written right now.
+    /// Bytes at the end that are not a whole write: torn, or being written right now.
     #[must_use]
     pub fn torn_tail(&self) -> Option<&TornTail> {
         self.torn_tail.as_ref()
@@ -152,10 +153,10 @@ impl OfflineLog {
     }
 
     /// Entries from `from` on, in order, as many as `max_bytes` allow but at least one if there is
-    /// any. What lies before [`OfflineLog::first`] is not there.
+    /// any. Entries before [`OfflineLog::first`] are missing.
     ///
     /// # Errors
-    /// When the disk does not give them back as they were.
+    /// When the disk does not return them as they were written.
     pub fn read(&self, from: u64, max_bytes: usize) -> Result<Vec<OfflineEntry>, OpenError> {
         let begin = usize::try_from(from.saturating_sub(self.first())).unwrap_or(usize::MAX);
         let mut entries = Vec::new();
@@ -197,10 +198,10 @@ impl OfflineLog {
         &self.snapshots
     }
 
-    /// The machine's bytes in a snapshot.
+    /// The state machine's bytes in a snapshot.
     ///
     /// # Errors
-    /// When it is gone, damaged, of another cell or of a newer version.
+    /// When it is missing, damaged, of another cell or of a newer version.
     pub fn snapshot(&self, wanted: OfflineSnapshot) -> Result<Vec<u8>, OpenError> {
         let name = snapshot::file_name_at(wanted.index, wanted.term);
         let loaded = snapshot::load_one(&self.disk, self.owner.cell, &name)?;
@@ -208,8 +209,8 @@ impl OfflineLog {
     }
 }
 
-/// A single voter agrees with itself as soon as its disk has the entry. For others only the
-/// recorded mark counts, which lags behind by a write.
+/// A single voter has committed an entry as soon as its disk has it. For others only the recorded
+/// commit index counts, which lags behind by a write.
 fn find_committed_end(disk: &ReadOnlyDisk, found: &Recovered, owner: Owner) -> u64 {
     let recorded = next_index(found.hard_state.committed.as_ref());
     let alone = |members: &Membership| members.voter_ids().eq([owner.replica]);
@@ -236,7 +237,7 @@ fn damaged_error(file: &str, offset: u64, reason: &str) -> OpenError {
     OpenError::Damaged { file: file.to_owned(), offset, what: reason.to_owned() }
 }
 
-/// A directory that is only looked at. A file that was read once stays open.
+/// A directory that is only read. A file that was read once stays open.
 struct ReadOnlyDisk {
     root: PathBuf,
     open: Mutex<BTreeMap<String, Arc<File>>>,
@@ -270,7 +271,7 @@ impl Disk for ReadOnlyDisk {
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let file = self.file(path)?;
-        // What is appended from here on is not looked at.
+        // Bytes appended after this point are ignored.
         let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub type NodeId = u64;
 
-/// Where a replica is reached; travels with the membership through the log.
+/// The address of a replica; travels with the membership through the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Peer {
     pub name: String,

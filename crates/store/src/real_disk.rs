@@ -1,8 +1,8 @@
 //! A directory of the machine's file system as a [`Disk`].
 //!
-//! The directory is locked for as long as the disk is open: two processes on one log would each
-//! cut the other's records as a torn tail. Handles for appending stay open, because opening a file
-//! for every flush costs more than writing to it.
+//! The directory is locked for as long as the disk is open: two processes on one log would each cut
+//! the other's records as a torn tail. Handles for appending stay open, because opening a file for
+//! every flush costs more than writing to it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,12 +24,12 @@ const MAX_OPEN_HANDLES: usize = 8;
 pub struct RealDisk {
     root: PathBuf,
     append_handles: Mutex<BTreeMap<String, Arc<File>>>,
-    /// Held for its lock, which the kernel drops with the last handle, also after kill -9.
+    /// Held for its lock, which the kernel releases with the last handle, also after kill -9.
     _lock: File,
 }
 
 impl RealDisk {
-    /// The file in the directory that is locked.
+    /// The file in the directory that carries the lock.
     pub const LOCK: &'static str = "LOCK";
 
     /// Creates the directory if need be and takes its lock.
@@ -85,7 +85,7 @@ impl RealDisk {
         if let Some(parent) = path.parent().filter(|_| !existed) {
             sync_folder(parent)?;
         }
-        // Names grow with time, so the first is the one least likely to be written again.
+        // Names increase with time, so the first is the one least likely to be written again.
         if open.len() >= MAX_OPEN_HANDLES {
             open.pop_first();
         }
@@ -98,7 +98,7 @@ impl RealDisk {
     }
 }
 
-/// What the cell knows is in these files, so nobody but their owner reads them, whatever the umask.
+/// What the cell knows is in these files, so only their owner may read them, whatever the umask.
 fn make_folder(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(dir)
 }
@@ -198,8 +198,8 @@ impl Disk for RealDisk {
     fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
         let job = tokio::task::spawn_blocking(work);
         Box::pin(async move {
-            // A panic in the work shows as a missing result at the caller. Cancelled means that
-            // the runtime is going away and takes the caller with it; that is no disk error.
+            // A panic in the work shows as a missing result at the caller. Cancelled means that the
+            // runtime is shutting down together with the caller; that is no disk error.
             if job.await.is_err_and(|e| e.is_cancelled()) {
                 std::future::pending::<()>().await;
             }

@@ -1,15 +1,15 @@
-//! The bytes of the log: segment headers and records.
+//! The on-disk format of the log: segment headers and records.
 //!
-//! A record has a head of fixed size with a checksum of its own and a body with another, so that a
-//! reader that lost its way can find the next head again without trusting any length. Both
-//! checksums are salted with the place the record was written to; a record that turns up somewhere
-//! else, for instance in a recycled block, does not pass.
+//! A record has a header of fixed size with a checksum of its own and a body with another, so that
+//! a reader that met bad bytes can find the next header without trusting any length. Both checksums
+//! are salted with the position the record was written to; a record that turns up somewhere else,
+//! for instance in a recycled block, is not accepted.
 //!
 //! Each record carries the number of the *batch* it was written in and whether it ends it. A batch
 //! is written with one flush, and the next one starts only after that flush succeeded. A bad record
 //! is therefore the tail of a write that a power cut tore apart if nothing of a later batch follows
 //! it, and damage otherwise; records of its own batch may well have reached the disk before it.
-//! Checksums chained from record to record, the usual way, cannot tell these two apart.
+//! Checksums chained from record to record, the usual way, cannot distinguish these two.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub(crate) const RECORD_TRAILER_LEN: usize = 8;
 const SEGMENT_MAGIC: &[u8; 8] = b"CELLWLOG";
 const RECORD_MAGIC: u32 = 0x4345_4c52;
 const ENDS_BATCH: u8 = 1;
-/// Of a record that is whole in every other way.
+/// The error for a record of an unknown kind that is valid in every other way.
 pub(crate) const UNKNOWN_KIND: &str =
     "a record has a kind this build cannot read; run the newer one that wrote it";
 
@@ -38,7 +38,7 @@ pub(crate) fn sequence_of(name: &str) -> Option<u64> {
     (name.len() == 16).then(|| u64::from_str_radix(name, 16).ok()).flatten()
 }
 
-/// Whose files these are.
+/// The cell and replica that these files belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) cell: [u8; 16],
@@ -88,7 +88,7 @@ impl SegmentHeader {
     }
 }
 
-/// What raft must not forget besides the entries.
+/// What raft must not lose besides the entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HardState {
     pub(crate) vote: Option<Vote>,
@@ -136,7 +136,7 @@ pub(crate) struct Record {
     pub(crate) body: Bytes,
 }
 
-/// Where a record stands; also the salt of its checksums.
+/// The position of a record; also the salt of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordPosition {
     pub(crate) sequence: u64,
@@ -212,7 +212,7 @@ impl Record {
         let start = out.len();
         out.extend_from_slice(&RECORD_MAGIC.to_le_bytes());
         out.extend_from_slice(&[self.kind as u8, if ends_batch { ENDS_BATCH } else { 0 }, 0, 0]);
-        // `Settings` keeps payloads below 2^30 bytes.
+        // `StoreConfig` keeps payloads below 2^30 bytes.
         out.extend_from_slice(&(self.body.len() as u32).to_le_bytes());
         for word in [batch, self.index, self.term, self.node] {
             out.extend_from_slice(&word.to_le_bytes());
@@ -255,7 +255,8 @@ impl Record {
         Ok(DecodedRecord { record, batch: u64_at(head, 12), ends_batch, len })
     }
 
-    /// The batch of the record whose head is at the start of `bytes`, whatever became of its body.
+    /// The batch of the record whose header is at the start of `bytes`, whatever became of its
+    /// body.
     pub(crate) fn batch_of_head(bytes: &[u8], position: RecordPosition) -> Option<u64> {
         let head = bytes.get(..RECORD_HEADER_LEN)?;
         if u32_at(head, 0) != RECORD_MAGIC {
@@ -350,7 +351,7 @@ mod tests {
         out
     }
 
-    /// What opening says of a log of one segment, and the segment afterwards.
+    /// The error of opening a log of one segment, and the segment afterwards.
     fn open_error(name: &str, version: u32, record: &[u8]) -> (String, Vec<u8>) {
         let owner = Owner { cell: [1; 16], replica: 7 };
         let header = SegmentHeader { version, sequence: 1, first_index: 0, owner };

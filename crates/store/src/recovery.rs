@@ -1,23 +1,23 @@
-//! Reading the log back after a stop, and telling a torn write from damage.
+//! Log recovery at a start, and how a torn write is distinguished from damage.
 //!
 //! A power cut leaves the last batch in any state: whole, absent, or in pieces. Its flush had not
-//! returned, so nobody was promised anything and it is cut off and reported. Everything before it
-//! had been flushed; if that reads wrong, the disk lied or rotted, and the replica must not take
+//! returned, so nothing in it was acknowledged; it is cut off and reported. Everything before it
+//! had been flushed. If that reads wrong, the disk lied or rotted, and the replica must not take
 //! part: a quorum may have counted on what is missing.
 //!
-//! What cannot be told apart is damage inside the very last batch, because nothing after it proves
-//! that it had been flushed. It is cut as well; a cell of three survives that.
+//! Damage inside the very last batch cannot be distinguished, because nothing after it proves that
+//! it had been flushed. It is cut as well; a cell of three survives that.
 //!
-//! What the log itself cannot tell is that whole writes are gone from its end. Others can: a
-//! snapshot of this replica is of entries that its log had flushed, and a machine's own records of
-//! what it applied come after the flush. A log that ends before either has lost entries, and votes
-//! with them. Only a snapshot that another replica sent may be newer, until the log has followed;
-//! which one that is stands in a file of its own, written first.
+//! The log itself cannot show that whole writes are missing from its end. Other files can: a
+//! snapshot of this replica is of entries that its log had flushed, and a state machine's own
+//! records of what it applied come after the flush. A log that ends before either has lost entries,
+//! and votes with them. Only a snapshot that another replica sent may be newer, until the log has
+//! followed; which one that is, is recorded in a file of its own, written first.
 //!
-//! A leader that restarts stands for election again and does not resume its term. Resuming, which
+//! A leader that restarts starts a new election and does not resume its term. Resuming, which
 //! openraft would do, needs two things that are not certain here: that no index of the term is
-//! handed out twice, though followers may hold entries of it that a power cut took from this
-//! leader, and that it knows what had been committed, for the recorded commit lags behind and fresh
+//! assigned twice, though followers may hold entries of it that a power cut took from this leader,
+//! and that it knows what had been committed, for the recorded commit lags behind and linearizable
 //! reads would be stale.
 
 use std::collections::VecDeque;
@@ -59,9 +59,9 @@ pub(crate) struct Recovered {
     pub(crate) next_index: u64,
     pub(crate) batch: u64,
     pub(crate) torn_tail: Option<TornTail>,
-    /// Whose files these are; `None` when there are none.
+    /// The cell and replica that these files belong to; `None` when there are no files.
     pub(crate) owner: Option<Owner>,
-    /// Changes of members among the entries, with their indexes.
+    /// Membership changes among the entries, with their indexes.
     pub(crate) members: Vec<(u64, Membership)>,
 }
 
@@ -72,8 +72,8 @@ pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenEr
         let at = |source| OpenError::Disk { path: file.clone(), source };
         disk.truncate(file, *offset).map_err(at)?;
     }
-    // A process that was killed between a write and its flush left what reads well and may yet be
-    // lost. From here on all that was read counts as durable.
+    // A process that was killed between a write and its flush left bytes that read well and may
+    // still be lost. From here on everything that was read counts as durable.
     if let Some(newest) = log.segments.last() {
         let path = segment_path(newest.sequence);
         disk.sync(&path).map_err(|source| OpenError::Disk { path, source })?;
@@ -82,8 +82,8 @@ pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenEr
     Ok(log)
 }
 
-/// Reads all segments and changes nothing. Without an expected owner the first segment says whose
-/// they are.
+/// Reads all segments and changes nothing. Without an expected owner the first segment says who the
+/// owner is.
 pub(crate) fn scan(disk: &dyn Disk, expected: Option<Owner>) -> Result<Recovered, OpenError> {
     let at = |path: &str, source| OpenError::Disk { path: path.to_owned(), source };
     let names = disk.list(DIR).map_err(|e| at(DIR, e))?;
@@ -108,7 +108,7 @@ pub(crate) fn scan(disk: &dyn Disk, expected: Option<Owner>) -> Result<Recovered
                 "the segment does not continue the one before it",
             ));
         }
-        // Memory is for the newest entries: a segment's worth of them.
+        // Memory is for the newest entries, about a segment of them.
         log.slots.iter_mut().for_each(|slot| slot.entry = None);
         let end = log.read_records(&bytes, &path, sequence, nth + 1 == sequences.len())?;
         if end < bytes.len() {
@@ -147,7 +147,7 @@ fn check_header(
 }
 
 impl Recovered {
-    /// Takes in the records of one segment; returns where the good part ends.
+    /// Reads the records of one segment; returns where the good part ends.
     fn read_records(
         &mut self,
         bytes: &[u8],
@@ -176,7 +176,7 @@ impl Recovered {
                     offset += found.len;
                 }
                 Err(reason) => {
-                    // Its checksums are right, so no power cut made it what it is.
+                    // Its checksums are right, so no power cut made it this way.
                     let is_whole = reason == UNKNOWN_KIND;
                     let is_damage = || later_batch_follows(bytes, position, open_batch);
                     if !last_segment || is_whole || is_damage() {
@@ -243,8 +243,9 @@ impl Recovered {
             let file = self.segments.first().map(|segment| segment_path(segment.sequence));
             return Err(damaged_error(&file.unwrap_or_else(|| DIR.to_owned()), 0, &reason));
         }
-        // Written ahead of the entries it speaks of, which a power cut may have taken. What is left
-        // of them is committed: it is on this disk and on those of the others that were counted.
+        // Written ahead of the entries it refers to, which a power cut may have taken. The entries
+        // that remain are committed: they are on this disk and on those of the others that were
+        // counted.
         let last = self.last();
         if next_index(self.hard_state.committed.as_ref()) > self.next_index {
             self.hard_state.committed = last;
@@ -253,8 +254,8 @@ impl Recovered {
         Ok(())
     }
 
-    /// A leader that comes back does not lead on in its term. Followers may hold entries of that
-    /// term that were lost here, and their indexes would be given to others.
+    /// A leader that restarts does not go on leading in its term. Followers may hold entries of
+    /// that term that were lost here, and their indexes would be assigned again.
     pub(crate) fn give_up_leadership(&mut self, replica: NodeId) {
         if let Some(vote) = &mut self.hard_state.vote
             && vote.leader_id.node_id == replica
@@ -263,9 +264,10 @@ impl Recovered {
         }
     }
 
-    /// A vote of a term that nobody can count on from was taken from a stranger by a build that
-    /// did not look. The term in its place is higher than any in which this replica can have voted
-    /// for a member, so that it votes twice in none, and one that the others can follow to.
+    /// A vote in a term that cannot be increased any further was accepted from an unauthenticated
+    /// sender by a build without the check. The term that replaces it is higher than any in which
+    /// this replica can have voted for a member, so that it votes twice in none, and the others can
+    /// reach it.
     fn repair_vote(&mut self) {
         let newest = self.last().map_or(0, |id| id.leader_id.term);
         let is_out_of_reach = |vote: &&Vote| vote.leader_id.term > max_term(newest);
@@ -302,7 +304,7 @@ fn install_marker_bytes(id: &LogId) -> Vec<u8> {
     bytes
 }
 
-/// The index in a mark that is whole.
+/// The index in a valid marker.
 fn install_marker_index(marker: &[u8]) -> Option<u64> {
     let (words, check) = marker.split_at_checked(24)?;
     let is_whole = xxh3_64_with_seed(words, 0).to_le_bytes() == check;
@@ -310,17 +312,18 @@ fn install_marker_index(marker: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(index))
 }
 
-/// Before a snapshot of another replica is restored and saved: from here on the log may end before
-/// it, and before what the machine has on record as applied, which the snapshot put there.
+/// Called before a snapshot of another replica is restored and saved. From here on the log may end
+/// before that snapshot, and before what the state machine has on record as applied, which came
+/// from the snapshot.
 pub(crate) fn begin_install(disk: &dyn Disk, id: &LogId) -> io::Result<()> {
     disk.write_atomic(INSTALL_MARKER, &install_marker_bytes(id))
 }
 
-/// Once the log goes on after it, an earlier end of the log is damage again. `next_index` is the index
-/// that the log goes on with.
+/// Called once the log continues after the snapshot; from then on a log that ends earlier is damage
+/// again. `next` is the index of the next entry.
 pub(crate) fn end_install(disk: &dyn Disk, next: u64) -> io::Result<()> {
     match disk.read(INSTALL_MARKER) {
-        // One that does not read excuses nothing and may as well go.
+        // A marker that does not read allows nothing and can be removed.
         Ok(bytes) => match bytes.get(16..24).and_then(|index| index.try_into().ok()) {
             Some(index) if u64::from_le_bytes(index) >= next => Ok(()),
             _ => disk.remove(INSTALL_MARKER),
@@ -330,8 +333,8 @@ pub(crate) fn end_install(disk: &dyn Disk, next: u64) -> io::Result<()> {
     }
 }
 
-/// Refuses a log that ends before the snapshot it goes with, or before what the machine has on
-/// record as applied.
+/// Rejects a log that ends before the snapshot it goes with, or before what the state machine has
+/// on record as applied.
 pub(crate) fn check_not_truncated(
     disk: &dyn Disk,
     log: &Recovered,
@@ -359,9 +362,7 @@ pub(crate) fn check_not_truncated(
         return Ok(());
     }
     let installing = install_marker_index(&marker).unwrap_or(0);
-    match durable_applied
-        .filter(|witnessed| *witnessed >= log.next_index && *witnessed > installing)
-    {
+    match durable_applied.filter(|applied| *applied >= log.next_index && *applied > installing) {
         Some(durable_applied) => {
             truncated(format!("entry {durable_applied} had been applied here"))
         }

@@ -1,8 +1,8 @@
-//! One replica: the log, the machine and openraft put together.
+//! One raft replica: the log, the state machine and openraft put together.
 //!
 //! Everything a caller may want is a method here; openraft's types stay inside, apart from the
-//! messages between replicas. A write or a fresh read on a leader that lost touch with its quorum
-//! ends with an error after a bound, because openraft 0.9 would let it wait for ever.
+//! messages between replicas. A write or a linearizable read on a leader that lost contact with its
+//! quorum ends with an error after a time limit, because openraft 0.9 would let it wait for ever.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use openraft::Raft;
-use openraft::error::{
-    CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, InitializeError, RaftError,
-};
+use openraft::error::{ClientWriteError, Fatal, InitializeError, RaftError};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::config::{FatalHook, StoreConfig};
@@ -23,6 +21,7 @@ use crate::error::{BootstrapError, OpenError, ProposeError, ReadEntriesError, Sn
 use crate::leadership_transfer::{DiskSpace, TransferState};
 use crate::log::Log;
 use crate::raft::{NodeId, Payload, Peer, TypeConfig, next_index};
+use crate::read_index::serve_barriers;
 use crate::record::{Owner, segment_path};
 use crate::recovery::{Recovered, Segment, TornTail, check_not_truncated, recover};
 use crate::rpc_handler::{LastRejection, VerifiedSenders};
@@ -35,7 +34,7 @@ use crate::status::{ExitHandler, Fence, Member, Role, Status, follow_metrics, me
 use crate::transport::{Network, PeerTimeouts, Transport};
 use crate::writer::{WriteOp, Writer, segment_start};
 
-/// What a proposal came to.
+/// The result of a proposal that was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedProposal {
     pub index: u64,
@@ -43,7 +42,7 @@ pub struct AppliedProposal {
     pub reply: Vec<u8>,
 }
 
-/// What a proposal is for. What makes room in the end may use some of the reserve.
+/// What a proposal is for. One that frees space in the end may use some of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Write,
@@ -57,19 +56,20 @@ pub struct LoggedEntry {
     pub payload: Bytes,
 }
 
-/// A stretch of the log.
+/// A range of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryBatch {
     pub entries: Vec<LoggedEntry>,
-    /// Where to go on; entries that are not payloads make this more than the last index plus one.
+    /// Where to continue; entries that are not payloads make this more than the last index plus
+    /// one.
     pub next: u64,
 }
 
-/// What opening had to put right.
+/// What opening had to repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     pub torn_tail: Option<TornTail>,
-    /// Newer snapshots that were damaged and made up for by an older one and the log.
+    /// Newer snapshots that were damaged and replaced by an older one and the log.
     pub skipped_snapshots: Vec<String>,
 }
 
@@ -86,19 +86,19 @@ pub struct Replica {
     pub(crate) snapshot_progress: SnapshotProgress,
     pub(crate) verified_senders: VerifiedSenders,
     pub(crate) last_rejection: LastRejection,
-    /// The leader wants this replica to take over.
+    /// The leader asks this replica to start an election now (raft's TimeoutNow).
     pub(crate) timeout_now: Arc<Notify>,
     pub(crate) log: Log,
     pub(crate) disk: DiskHandle,
-    /// The disk was found short.
+    /// The disk was found low on space.
     pub(crate) recheck_disk: Arc<Notify>,
     pub(crate) disk_space: Arc<Mutex<DiskSpace>>,
-    /// Of the other voters, as a leader knows it.
+    /// The disk space of the other voters, as a leader knows it.
     pub(crate) disk_spaces: Arc<Mutex<BTreeMap<NodeId, DiskSpace>>>,
     ops: mpsc::UnboundedSender<WriteOp>,
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) barriers: mpsc::UnboundedSender<ReadIndexSender>,
-    /// Those who want to know whether this replica is current.
+    /// Callers that want to know whether this replica is current.
     pub(crate) read_index_requests: mpsc::UnboundedSender<ReadIndexSender>,
     recovery: RecoveryReport,
     id: NodeId,
@@ -110,13 +110,13 @@ pub struct Storage {
     pub log: Log,
     pub applied: StateMachineAdapter,
     pub recovery: RecoveryReport,
-    /// As far as the disk says.
+    /// The members, as far as the disk knows them.
     members: BTreeMap<NodeId, Member>,
     disk: DiskHandle,
     ops: mpsc::UnboundedSender<WriteOp>,
 }
 
-/// Opens what is on the disk, or begins it, and starts the writer.
+/// Opens what is on the disk, or initialises it, and starts the writer.
 #[doc(hidden)]
 pub async fn open_storage(
     id: NodeId,
@@ -209,7 +209,7 @@ fn read_disk(
     check_not_truncated(disk, &log, newest, durable_applied)?;
     for line in &skipped_snapshots {
         tracing::warn!(line, "an older snapshot and the log make up for a damaged one");
-        // Out of the way, so that it is not met again and counts for nothing when pruning.
+        // Moved aside, so that it is not found again and does not count when pruning.
         if let Some(path) = line.split(' ').next() {
             disk.remove(path).map_err(|e| disk_error(path, e))?;
         }
@@ -225,7 +225,7 @@ fn disk_error(path: &str, source: io::Error) -> OpenError {
     OpenError::Disk { path: path.to_owned(), source }
 }
 
-/// However many parts notice that it is over, the hook hears of it once.
+/// However many parts notice the end, the hook is called once.
 fn call_once(hook: FatalHook) -> FatalHook {
     let called = AtomicBool::new(false);
     Arc::new(move |why| {
@@ -324,12 +324,13 @@ impl Replica {
         }
     }
 
-    /// Room on the disk, as it was a moment ago.
+    /// Free space on the disk, as it was a moment ago.
     pub fn disk_space(&self) -> DiskSpace {
         *self.disk_space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room on the disks of all voters that answer, for a leader; of this replica alone otherwise.
+    /// Free space on the disks of all voters that answer, for a leader; of this replica alone
+    /// otherwise.
     pub fn disk_spaces(&self) -> BTreeMap<NodeId, DiskSpace> {
         let mut disk_spaces =
             self.disk_spaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -341,7 +342,7 @@ impl Replica {
         self.id
     }
 
-    /// Makes the first members of a new cell. Several replicas may call it with the same members.
+    /// Sets the first members of a new cell. Several replicas may call it with the same members.
     pub async fn bootstrap(&self, peers: BTreeMap<NodeId, Peer>) -> Result<(), BootstrapError> {
         match self.raft.initialize(peers).await {
             Ok(()) => Ok(()),
@@ -363,7 +364,7 @@ impl Replica {
         self.propose_for(Purpose::Write, payload).await
     }
 
-    /// The same, for what may use some of the reserve when the disk is nearly full.
+    /// The same, for proposals that may use some of the reserve when the disk is nearly full.
     pub async fn propose_for(
         &self,
         purpose: Purpose,
@@ -376,8 +377,8 @@ impl Replica {
         }
         self.check_disk_space(bytes as u64, purpose)?;
         self.check_fence()?;
-        // Openraft sends away those who ask a follower and those whose entry a new leader overwrote
-        // with the same words. Only of the first can it be said that nothing happened.
+        // Openraft returns the same error to callers of a follower and to callers whose entry a new
+        // leader overwrote. Only for the first is it certain that nothing happened.
         self.check_leading()?;
         tokio::select! {
             biased;
@@ -416,7 +417,8 @@ impl Replica {
         Err(self.no_space_error(free, needed))
     }
 
-    /// Somebody else may have room: until that is known, it is as if an election were on.
+    /// Another replica may have space: until that is known, the error is the same as during an
+    /// election.
     fn no_space_error(&self, free: u64, needed: u64) -> ProposeError {
         let status = self.status.borrow();
         let others = status.members.values().filter(|member| member.voter).count() > 1;
@@ -427,9 +429,9 @@ impl Replica {
         ProposeError::DiskFull { free, needed }
     }
 
-    /// What a proposal that is no removal would be told, if the disk was found short.
+    /// The error for a proposal that is no removal, if the disk was found low on space.
     pub fn write_rejection(&self) -> Option<ProposeError> {
-        // Room that was made a moment ago counts at once.
+        // Space that was freed a moment ago counts at once.
         if self.disk_space().is_below_reserve() {
             self.check_disk();
         }
@@ -459,11 +461,11 @@ impl Replica {
     }
 
     /// Waits until everything acknowledged anywhere before this call is applied here, and returns
-    /// the index up to which that is. Only a leader can say; calls that wait together share one
-    /// round of messages.
+    /// the index up to which that is so. Only a leader can confirm it; calls that wait together
+    /// share one round of messages.
     pub async fn read_barrier(&self) -> Result<u64, ProposeError> {
         self.check_fence()?;
-        // Its round of messages would renew the leases that are to run out.
+        // Its round of messages would renew the leases that should run out.
         if self.transfer.is_transferring() {
             return Err(ProposeError::NotLeader { leader: None });
         }
@@ -473,8 +475,8 @@ impl Replica {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// For how long this replica, which leads or once led, has heard from no quorum. Goes on
-    /// ageing when consensus itself stands still, as it does on a disk that hangs.
+    /// For how long this replica, which leads or once led, has heard from no quorum. It keeps
+    /// growing when consensus itself stalls, as it does on a disk that hangs.
     #[must_use]
     pub fn since_quorum_contact(&self) -> Option<std::time::Duration> {
         self.fence.since_contact()
@@ -503,7 +505,7 @@ impl Replica {
             }
             let triggered = self.raft.trigger().snapshot().await;
             triggered.map_err(|e| SnapshotError::Fatal { why: e.to_string() })?;
-            // One that was already being built may come first; then ask again.
+            // A snapshot that was already being built may come first; then request another.
             let changed =
                 status.wait_for(|now| now.snapshot != before || now.role == Role::Stopped);
             let stopped = changed.await.map_or(true, |now| now.role == Role::Stopped);
@@ -526,7 +528,7 @@ impl Replica {
             return Err(ReadEntriesError::Purged { requested: from, first });
         }
         let read = self.log.read_payloads(from, end, max_bytes).await;
-        // Purging may have overtaken the reading.
+        // The entries may have been purged during the read.
         let first = self.log.first();
         if from < first {
             return Err(ReadEntriesError::Purged { requested: from, first });
@@ -553,7 +555,7 @@ impl Replica {
         self.disk.close();
     }
 
-    /// As if the power had been cut: nothing more reaches the disk.
+    /// Simulates a power cut: nothing more reaches the disk.
     pub async fn kill(&self) {
         self.settings.supervisor.mark_stopping();
         self.disk.close();
@@ -565,41 +567,6 @@ fn next_applied(status: &Status) -> u64 {
     status.applied.map_or(0, |applied| applied + 1)
 }
 
-/// Answers read barriers: all that are waiting with one round.
-async fn serve_barriers(
-    raft: Raft<TypeConfig>,
-    fence: Fence,
-    settings: StoreConfig,
-    mut waiting: mpsc::UnboundedReceiver<ReadIndexSender>,
-) {
-    const AT_ONCE: usize = 4096;
-    let mut batch = Vec::new();
-    while waiting.recv_many(&mut batch, AT_ONCE).await > 0 {
-        let result = tokio::select! {
-            biased;
-            ready = raft.ensure_linearizable() => match ready {
-                Ok(id) => Ok(id.map_or(0, |id| id.index)),
-                Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {
-                    Err(not_leader(forward))
-                }
-                Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_))) => {
-                    Err(ProposeError::Fenced { silent: fence.since_contact().unwrap_or_default() })
-                }
-                Err(RaftError::Fatal(fatal)) => Err(stopped_error(&fatal)),
-            },
-            silence = fence.wait_tripped(settings.fence_after) => Err(ProposeError::Fenced { silent: silence }),
-        };
-        for barrier in batch.drain(..) {
-            // Whoever gave up waiting does not need the answer.
-            let _gave_up = barrier.send(result.clone());
-        }
-    }
-}
-
-fn not_leader(forward: ForwardToLeader<NodeId, Peer>) -> ProposeError {
-    ProposeError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
-}
-
-fn stopped_error(fatal: &Fatal<NodeId>) -> ProposeError {
+pub(crate) fn stopped_error(fatal: &Fatal<NodeId>) -> ProposeError {
     ProposeError::Fatal { why: fatal.to_string() }
 }

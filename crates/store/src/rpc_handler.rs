@@ -1,15 +1,15 @@
-//! What a replica answers others, after finding out whether they may ask.
+//! Answers the RPCs of other replicas, after checking that the sender may call.
 //!
-//! Whoever is named in this replica's membership may, under the name that stands there. A replica
-//! that holds nothing yet belongs to no cell and listens to all who got through to it. Anybody
-//! else is a stranger. One kind of stranger has a right to be heard: a voter of a membership that
-//! has not reached this replica. It is heard when a voter that this replica does know vouches for
-//! it. No membership changes without a majority of the one before, so where that takes this
-//! replica itself, nobody is asked.
+//! A sender that this replica's membership contains may call, under the name recorded there. A
+//! replica that holds nothing yet belongs to no cell and accepts calls from every replica that
+//! reaches it. Any other sender is a stranger. One kind of stranger must be accepted: a voter of a
+//! membership that has not reached this replica. It is accepted when a voter that this replica
+//! knows vouches for it. No membership changes without a majority of the one before, so where that
+//! majority needs this replica itself, no peer is asked.
 //!
-//! Rejected: refusing all strangers. A follower that was away for a change of members would not
-//! vote for the newcomer that alone has the whole log, and a cell with a majority of its members
-//! up would have no leader.
+//! Rejected: refusing all strangers. A follower that missed a membership change would not vote for
+//! the new replica that alone has the whole log, and a cell with a majority of its members up would
+//! have no leader.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,16 +27,16 @@ use crate::rpc_validation::check_call;
 use crate::status::{Member, Role};
 use crate::transport::{RaftAnswer, RaftCall, SenderIdentity, stopped_answer};
 
-/// For how long what was found out of a stranger is believed: it asks many times a second.
+/// How long the verification of a stranger is valid; a stranger calls many times a second.
 const VERIFICATION_TTL: Duration = Duration::from_secs(2);
-/// Strangers remembered at once.
+/// Maximum number of strangers remembered at once.
 const MAX_VERIFICATIONS: usize = 64;
 
-/// Who was asked about lately, whether somebody vouched for it, and when that was.
+/// The senders verified lately, whether a voter vouched for each, and when that was.
 #[derive(Default)]
 pub(crate) struct VerifiedSenders(Mutex<BTreeMap<SenderIdentity, (Instant, bool)>>);
 
-/// Why somebody was last not listened to, so that it is logged once and not at every call.
+/// Why a sender was last rejected, so that it is logged once and not at every call.
 #[derive(Default)]
 pub(crate) struct LastRejection(Mutex<Option<(SenderIdentity, String)>>);
 
@@ -69,7 +69,7 @@ impl VerifiedSenders {
 }
 
 impl Replica {
-    /// Answers another replica.
+    /// Answers a call of another replica.
     pub async fn handle(&self, sender: &SenderIdentity, call: RaftCall) -> RaftAnswer {
         let invalid = check_call(&call, sender.id, self.log.term()).err();
         let why = match invalid {
@@ -150,7 +150,8 @@ impl Replica {
         }
     }
 
-    /// A leader is heard from when its message comes, however long this replica's disk takes.
+    /// The leader contact counts from when its message arrives, however long this replica's disk
+    /// takes.
     async fn handle_append(
         &self,
         request: AppendEntriesRequest<TypeConfig>,
@@ -161,23 +162,24 @@ impl Replica {
         self.raft.append_entries(request).await
     }
 
-    /// Whether this replica would vote for the asker, were there an election.
+    /// Whether this replica would vote for the candidate if there were an election.
     fn would_vote(&self, candidate: NodeId, request: &PreVote) -> bool {
         let lease = self.settings.election_max;
         let last = self.log.last();
         let is_behind = request.last_log < last;
-        // Of two that ask at once, the same one is preferred by both.
+        // Of two candidates at once, both prefer the same one.
         let is_rival =
             self.holdoff.is_pre_voting() && (last, self.id()) > (request.last_log, candidate);
         let leads = self.status().role == Role::Leader && !self.transfer.is_transferring();
         let has_quorum = self.fence.since_contact().is_some_and(|silent| silent <= lease);
-        // Whoever was voted for a moment ago is not to be deposed before it could say so.
+        // A replica that was voted for a moment ago must not be deposed before it could announce
+        // itself.
         let has_voted = self.holdoff.has_voted_within(self.settings.heartbeat * 2);
         let is_led = (leads && has_quorum) || self.holdoff.has_leader_within(lease);
         !(is_behind || is_rival || has_voted || is_led)
     }
 
-    /// Why the sender is not listened to.
+    /// The reason why the sender is rejected, if it is.
     async fn sender_rejection(&self, sender: &SenderIdentity, call: &RaftCall) -> Option<String> {
         let SenderIdentity { id, name } = sender;
         if *id == self.id() {
@@ -206,7 +208,7 @@ impl Replica {
         members: &BTreeMap<NodeId, Member>,
     ) -> bool {
         let voters = || members.iter().filter(|(_, member)| member.voter);
-        // Two voters, of whom this is one, change nothing without it.
+        // Two voters, of which this is one, change nothing without it.
         let is_needed = voters().count() < 3 && voters().any(|(id, _)| *id == self.id());
         if is_needed {
             return false;
@@ -233,7 +235,7 @@ impl Replica {
         is_verified
     }
 
-    /// A follower short of space takes heartbeats and votes, but nothing that fills the disk.
+    /// A follower low on disk space accepts heartbeats and votes, but nothing that fills the disk.
     fn call_rejection(&self, call: &RaftCall) -> Option<String> {
         let (is_bulky, term) = match call {
             RaftCall::Append(request) => (!request.entries.is_empty(), request.vote.leader_id.term),
@@ -245,7 +247,7 @@ impl Replica {
         match free {
             Err(e) => Some(e.to_string()),
             Ok(free) if is_bulky && free < needed => {
-                // Whoever sends it leads, though it cannot be followed.
+                // The sender leads, even though it cannot be followed.
                 if term >= self.log.term() {
                     self.holdoff.note_leader_contact();
                 }

@@ -1,15 +1,14 @@
-//! What may reach openraft, and what is turned away before it does.
+//! Validation of raft messages before they reach openraft.
 //!
-//! Openraft believes every message: it adds one to whatever term it was last told, so a vote of
-//! term `u64::MAX` ends it by overflow, at once or at the next start; it grants votes to
-//! replicas that no membership names; it opens a snapshot at whatever offset a chunk asks for.
-//! Here every message and every answer is looked at first. A message says who sent it, and the
-//! transport has established that it is so; whoever claims to lead, or wants to, must be the
-//! sender.
+//! Openraft believes every message: it adds one to whatever term it last received, so a vote of
+//! term `u64::MAX` ends it by overflow, at once or at the next start; it grants votes to replicas
+//! that no membership contains; it opens a snapshot at whatever offset a chunk requests. Here every
+//! message and every answer is checked first. A message names its sender, and the transport has
+//! verified that name; a replica that claims to lead, or wants to, must be the sender.
 //!
-//! Terms are bounded twice. Openraft never sees one that it could not count on from, and a term
-//! far beyond this replica's own is no history that a cell could have: with an election every
-//! 300 ms, which no cell outlives, [`MAX_TERM_LEAP`] takes two months without a single leader.
+//! Terms are bounded twice. Openraft never sees one that it could not increase, and a term far
+//! beyond this replica's own is not one that a real cell could reach: with an election every 300
+//! ms, which no cell outlives, [`MAX_TERM_LEAP`] takes two months without a single leader.
 //!
 //! Rejected: bounding terms by time, so many a second. A replica that was away for a week would
 //! have to know for how long.
@@ -22,12 +21,12 @@ use std::sync::{Mutex, PoisonError};
 use crate::raft::{LogId, NodeId, TypeConfig, Vote, next_index};
 use crate::transport::{RaftAnswer, RaftCall};
 
-/// Terms by which a message may be ahead of this replica.
+/// How many terms a message may be ahead of this replica.
 pub(crate) const MAX_TERM_LEAP: u64 = 1 << 24;
-/// No term and no index is higher: counting on from here takes for ever.
+/// No term and no index is higher: counting up from here takes for ever.
 pub(crate) const MAX_TERM_OR_INDEX: u64 = 1 << 62;
 
-/// Why a message of another replica is not listened to.
+/// Why a message of another replica is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidMessage {
     #[error("term {term} is out of reach of this replica's {own}; allowed: up to {allowed}")]
@@ -48,7 +47,7 @@ pub(crate) enum InvalidMessage {
     MatchesUnsent { found: Option<u64>, from: u64, to: u64 },
 }
 
-/// The highest term that a replica whose own is `own` listens to.
+/// The highest term that a replica with term `own` accepts.
 pub(crate) fn max_term(own: u64) -> u64 {
     own.saturating_add(MAX_TERM_LEAP).min(MAX_TERM_OR_INDEX)
 }
@@ -58,7 +57,7 @@ fn check_term(term: u64, own: u64) -> Result<(), InvalidMessage> {
     if term > allowed { Err(InvalidMessage::Term { term, own, allowed }) } else { Ok(()) }
 }
 
-/// A place in the log as a message of this term may name it.
+/// Checks a log id against the term of the message that contains it.
 fn check_log_id(id: Option<&LogId>, term: u64) -> Result<(), InvalidMessage> {
     let Some(id) = id else { return Ok(()) };
     if id.index >= MAX_TERM_OR_INDEX {
@@ -74,7 +73,7 @@ fn check_vote(vote: &Vote, sender: NodeId, own: u64) -> Result<(), InvalidMessag
     if claimed == sender { Ok(()) } else { Err(InvalidMessage::SenderMismatch { sender, claimed }) }
 }
 
-/// Whether a call of replica `sender` may reach openraft; `own`: the term of this replica.
+/// Checks whether a call of replica `sender` may reach openraft; `own` is the term of this replica.
 pub(crate) fn check_call(call: &RaftCall, sender: NodeId, own: u64) -> Result<(), InvalidMessage> {
     match call {
         RaftCall::Append(request) => check_append(request, sender, own),
@@ -86,7 +85,7 @@ pub(crate) fn check_call(call: &RaftCall, sender: NodeId, own: u64) -> Result<()
             }
             check_log_id(request.last_log_id.as_ref(), request.vote.leader_id.term)
         }
-        RaftCall::PreVote(asked) => check_log_id(asked.last_log.as_ref(), MAX_TERM_OR_INDEX),
+        RaftCall::PreVote(request) => check_log_id(request.last_log.as_ref(), MAX_TERM_OR_INDEX),
         RaftCall::VerifyVoter { .. }
         | RaftCall::DiskSpace
         | RaftCall::TimeoutNow
@@ -131,7 +130,7 @@ fn check_snapshot(
     check_log_id(request.meta.last_membership.log_id().as_ref(), term)
 }
 
-/// Whether an answer may reach openraft, which takes over the votes in it.
+/// Checks whether an answer may reach openraft, which takes over the votes in it.
 pub(crate) fn check_answer(answer: &RaftAnswer, own: u64) -> Result<(), InvalidMessage> {
     let vote = match answer {
         RaftAnswer::Append(AppendEntriesResponse::HigherVote(vote)) => vote,
@@ -142,7 +141,7 @@ pub(crate) fn check_answer(answer: &RaftAnswer, own: u64) -> Result<(), InvalidM
     check_term(vote.leader_id.term, own)
 }
 
-/// Whether what a follower says it has is part of what it was sent.
+/// Checks that what a follower reports as matching is part of what it was sent.
 pub(crate) fn check_matched(
     answer: &RaftAnswer,
     previous: Option<LogId>,
@@ -160,13 +159,13 @@ pub(crate) fn check_matched(
     Err(InvalidMessage::MatchesUnsent { found: matched.map(|id| id.index), from, to: from + sent })
 }
 
-/// How much of which snapshot has been received. Openraft seeks to where a chunk says it belongs,
-/// and fills the way there with zeros in memory.
+/// How much of which snapshot has been received. Openraft seeks to the offset that a chunk names,
+/// and fills the gap before it with zeros in memory.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotProgress(Mutex<Option<(SnapshotId, u64)>>);
 
 impl SnapshotProgress {
-    /// Takes note of a chunk that begins a snapshot, or continues or repeats what is there.
+    /// Records a chunk that starts a snapshot, or continues or repeats what was received.
     ///
     /// # Errors
     /// When it does neither; the sender starts over.

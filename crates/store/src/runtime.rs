@@ -1,13 +1,13 @@
-//! Openraft's view of tokio, with random draws that can be seeded.
+//! Openraft's async runtime: tokio, with randomness that can be seeded and supervised tasks.
 //!
 //! Openraft draws election timeouts from its runtime. In the product they come from the operating
-//! system; the simulator seeds the generator of its thread, so that a run is repeated by its seed.
-//! One type serves both, because a second `TypeConfig` would mean that the simulator runs other
-//! code than the product.
+//! system; the simulator seeds the generator of its thread, so that a run can be repeated from its
+//! seed. One type serves both, because a second `TypeConfig` would mean that the simulator runs
+//! other code than the product.
 //!
 //! Openraft also starts its tasks here: the core, the worker that applies, one for each follower. A
 //! panic in any of them leaves a replica that looks alive, so all of them are supervised: a task
-//! that is started under a supervisor hands it on to those that it starts.
+//! that is started under a supervisor passes it on to the tasks that it starts.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -23,16 +23,16 @@ thread_local! {
 }
 
 tokio::task_local! {
-    /// Of the replica that a task of consensus works for.
+    /// The supervisor of the replica that a task of consensus works for.
     static SUPERVISOR: Supervisor;
 }
 
-/// Has everything that consensus starts inside `work` supervised.
+/// Supervises every task that consensus starts inside `work`.
 pub(crate) async fn supervised<T>(by: Supervisor, work: impl Future<Output = T>) -> T {
     SUPERVISOR.scope(by, work).await
 }
 
-/// From here on, random draws of replicas on this thread follow from `seed`.
+/// From here on, the random numbers of replicas on this thread follow from `seed`.
 pub fn seed_rng(seed: u64) {
     RNG.with_borrow_mut(|draws| *draws = Some(ChaCha8Rng::seed_from_u64(seed)));
 }
@@ -48,7 +48,7 @@ impl ThreadRng {
     }
 }
 
-/// A time between the two, from the generator that openraft draws from.
+/// A random time between the two, from the generator that openraft uses.
 pub(crate) fn random_between(least: Duration, most: Duration) -> Duration {
     let width = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX);
     least + Duration::from_micros(ThreadRng::with(|draws| draws.random_range(0..=width)))
@@ -103,7 +103,7 @@ impl AsyncRuntime for SeededRuntime {
                 Ok(done) => done,
                 Err(panicked) => {
                     supervisor.report_panic("consensus", &panicked);
-                    // Openraft has its own way of finding out.
+                    // Openraft has its own way of noticing.
                     panicked.resume()
                 }
             }

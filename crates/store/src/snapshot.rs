@@ -1,8 +1,8 @@
-//! Snapshot files: the machine's bytes with the raft facts that go with them.
+//! Snapshot files: the state machine's bytes with the raft metadata that goes with them.
 //!
-//! The file is also what travels to a follower, checksums and all, so that what is installed there
+//! The file is also what is sent to a follower, checksums included, so that what is installed there
 //! is checked against what was written here and not merely against what arrived. Two are kept: when
-//! the newer one turns out damaged, the older one and the log behind it make up for it.
+//! the newer one turns out damaged, the older one and the log behind it replace it.
 
 use std::io;
 
@@ -55,7 +55,7 @@ pub(crate) struct SnapshotFlaw {
     pub(crate) offset: u64,
     pub(crate) reason: &'static str,
     /// The version of a whole snapshot that this build cannot read. It is not damaged, so it must
-    /// be neither passed over nor removed.
+    /// be neither skipped nor removed.
     pub(crate) newer: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ impl SnapshotFlaw {
     }
 }
 
-/// Checks every byte; returns the facts and the machine's part.
+/// Checks every byte; returns the metadata and the state machine's part.
 pub(crate) fn decode(cell: [u8; 16], bytes: &[u8]) -> Result<(SnapshotMeta, &[u8]), SnapshotFlaw> {
     let damage =
         |offset: usize, reason| SnapshotFlaw { offset: offset as u64, reason, newer: None };
@@ -135,7 +135,7 @@ pub(crate) struct LoadedSnapshot {
     pub(crate) body: Vec<u8>,
 }
 
-/// Which snapshots there are by their names, oldest first.
+/// Lists the snapshots by their file names, oldest first.
 pub(crate) fn list(disk: &dyn Disk) -> Result<Vec<OfflineSnapshot>, OpenError> {
     let names = disk.list(DIR).map_err(|e| OpenError::Disk { path: DIR.to_owned(), source: e })?;
     let parts = names.iter().filter_map(|name| name.split_once('-'));
@@ -160,7 +160,7 @@ pub(crate) fn load_one(
     Ok(LoadedSnapshot { name: name.to_owned(), body: body.to_vec(), meta })
 }
 
-/// The newest good snapshot, and what was wrong with the newer ones that are being passed over.
+/// The newest good snapshot, and what was wrong with the newer ones that are skipped.
 ///
 /// `log_from` is the first index the log still has: a snapshot that ends before it cannot be
 /// continued.

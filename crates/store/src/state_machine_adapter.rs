@@ -1,7 +1,8 @@
 //! Openraft's state machine interface around a [`StateMachine`].
 //!
-//! The machine lives in memory; what makes it durable is the log behind it and, now and then, a
-//! snapshot. Taking one costs the machine a cheap copy; encoding and writing happen off this task.
+//! The state machine lives in memory. It is made durable by the log behind it and, now and then, a
+//! snapshot. Taking one costs the state machine a cheap copy; encoding and writing happen off this
+//! task.
 
 use std::io::{self, Cursor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,7 +59,7 @@ impl SnapshotStore {
 }
 
 pub struct StateMachineAdapter {
-    /// Never locked: the mutex only makes a machine that need not be `Sync` shareable.
+    /// Never locked: the mutex only makes a state machine that need not be `Sync` shareable.
     pub(crate) machine: Mutex<Box<dyn StateMachine>>,
     pub(crate) last_applied: Option<LogId>,
     pub(crate) members: StoredMembership,
@@ -149,7 +150,8 @@ impl RaftStateMachine<TypeConfig> for StateMachineAdapter {
             return Err(failed(invalid("what was sent is another snapshot".to_owned())).into());
         }
         let index = meta.last_log_id.map_or(0, |id| id.index);
-        // First of all: from here on the machine's own files, too, may be ahead of the log.
+        // This comes first: from here on the state machine's own files, too, may be ahead of the
+        // log.
         if let Some(id) = meta.last_log_id {
             let begin = move |disk: &dyn Disk| begin_install(disk, &id);
             self.snapshots.disk.run(begin).await.and_then(|done| done).map_err(failed)?;
@@ -167,7 +169,8 @@ impl RaftStateMachine<TypeConfig> for StateMachineAdapter {
         let cell = self.snapshots.cell;
         let read = move |disk: &dyn Disk| -> io::Result<Vec<u8>> {
             let bytes = disk.read(&path)?;
-            // Damage is worth finding here: a follower would refuse it only after the transfer.
+            // Damage should be found here: a follower would reject the snapshot only after the
+            // transfer.
             snapshot::decode(cell, &bytes).map_err(|damage| {
                 let text =
                     format!("{path} is damaged at byte {}: {}", damage.offset, damage.reason);

@@ -1,4 +1,5 @@
-//! What a replica knows about itself and its cell, for people, metrics and the fence.
+//! The status of a replica and of its cell as it knows it, for people, metrics and the leader's
+//! fence.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use crate::raft::{Membership, NodeId, Peer};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
-    /// Receives the log and does not vote; also what a replica is before it belongs to a cell.
+    /// Receives the log and does not vote; a replica that belongs to no cell yet is one, too.
     #[default]
     Learner,
     Follower,
@@ -45,13 +46,13 @@ pub struct Status {
     pub snapshot: Option<u64>,
     pub purged: Option<u64>,
     pub members: BTreeMap<NodeId, Member>,
-    /// Term and index of the entry that made them members, once a quorum is known to hold it.
+    /// Term and index of the entry that set this membership, once a quorum is known to hold it.
     pub committed_membership: Option<(u64, u64)>,
     /// For a leader: milliseconds since a quorum was last heard from.
     pub quorum_silent_millis: Option<u64>,
 }
 
-/// The members that a membership names, of whom nothing more is known.
+/// The members in a membership, with nothing more known about them.
 pub(crate) fn members_of(membership: &Membership) -> BTreeMap<NodeId, Member> {
     let voters: Vec<NodeId> = membership.voter_ids().collect();
     let member = |(id, peer): (&NodeId, &Peer)| {
@@ -98,7 +99,7 @@ impl Status {
     }
 }
 
-/// When a quorum was last heard from. Openraft reports an age with each turn of its loop; kept as
+/// When a quorum was last heard from. Openraft reports an age with each turn of its loop. Kept as
 /// an instant it goes on ageing when that loop stalls, which is when it matters.
 #[derive(Clone, Default)]
 pub(crate) struct Fence(Arc<Mutex<Option<QuorumContact>>>);
@@ -121,25 +122,25 @@ impl Fence {
         }
         let (now, term) = (Instant::now(), metrics.current_term);
         let mut contact = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = contact.filter(|heard| heard.term == term).map(|heard| heard.at);
+        let before = contact.filter(|contact| contact.term == term).map(|contact| contact.at);
         let age = metrics.millis_since_quorum_ack.map(Duration::from_millis);
         let acked = age.and_then(|age| now.checked_sub(age));
-        // Nothing of this term yet: it was elected by a quorum just now.
+        // No contact in this term yet: it was elected by a quorum just now.
         let at = acked.max(before).unwrap_or(now);
         *contact = Some(QuorumContact { term, at });
     }
 
     pub(crate) fn since_contact(&self) -> Option<Duration> {
-        self.last_contact().map(|heard| heard.elapsed())
+        self.last_contact().map(|contact| contact.elapsed())
     }
 
-    /// Ends when no quorum was heard for `bound`, counted from now at the earliest.
+    /// Returns when no quorum was heard for `bound`, counted from now at the earliest.
     pub(crate) async fn wait_tripped(&self, bound: Duration) -> Duration {
         let start = Instant::now();
         loop {
-            let since = self.last_contact().map_or(start, |heard| heard.max(start));
+            let since = self.last_contact().map_or(start, |contact| contact.max(start));
             tokio::time::sleep_until(since + bound).await;
-            let since = self.last_contact().map_or(start, |heard| heard.max(start));
+            let since = self.last_contact().map_or(start, |contact| contact.max(start));
             if since.elapsed() >= bound {
                 return since.elapsed();
             }
@@ -147,7 +148,7 @@ impl Fence {
     }
 }
 
-/// What the end of consensus means.
+/// Handles the end of consensus.
 pub(crate) struct ExitHandler {
     pub(crate) disk: DiskHandle,
     pub(crate) on_fatal: FatalHook,
@@ -155,8 +156,8 @@ pub(crate) struct ExitHandler {
 }
 
 impl ExitHandler {
-    /// A core that ends unasked leaves a replica that takes no part any more, whatever it was last
-    /// heard to be.
+    /// A core that ends by itself leaves a replica that takes no part any more, whatever its last
+    /// status was.
     async fn core_ended(&self, status: &watch::Sender<Status>) {
         status.send_modify(|last| {
             last.role = Role::Stopped;
@@ -195,7 +196,7 @@ pub(crate) async fn follow_metrics(
         });
         match stopped {
             Some(Fatal::Stopped) => return exit_handler.core_ended(&status).await,
-            // Stopped from outside, in whatever it was doing.
+            // Stopped from outside, whatever it was doing.
             Some(_) if exit_handler.disk.is_closed() => return,
             Some(fatal) => {
                 return (exit_handler.on_fatal)(&format!("the replica stopped: {fatal}"));
@@ -203,7 +204,7 @@ pub(crate) async fn follow_metrics(
             None => {
                 tokio::select! {
                     biased;
-                    // It panicked, or its runtime goes away.
+                    // It panicked, or its runtime is shutting down.
                     changed = metrics.changed() => if changed.is_err() {
                         return exit_handler.core_ended(&status).await;
                     },

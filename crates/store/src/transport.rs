@@ -1,4 +1,4 @@
-//! Messages between replicas.
+//! Raft messages between replicas, and the transport trait that carries them.
 //!
 //! A call is a value with a binary form; how it gets to the other replica is the master's business
 //! (HTTP) or the simulator's (a virtual network). Openraft wraps each call in a timeout of its own,
@@ -28,11 +28,11 @@ use crate::log::Log;
 use crate::raft::{LeaderId, LogId, NodeId, Peer, TypeConfig, Vote};
 use crate::rpc_validation::{self, InvalidMessage};
 
-/// Who sent a call, as the transport has established.
+/// Who sent a call, as the transport has verified.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SenderIdentity {
     pub id: NodeId,
-    /// The name it has proved to have; `None` where nobody proves anything.
+    /// The name it has authenticated with; `None` where senders do not authenticate.
     pub name: Option<String>,
 }
 
@@ -42,16 +42,16 @@ pub enum RaftCall {
     Vote(VoteRequest<NodeId>),
     Snapshot(InstallSnapshotRequest<TypeConfig>),
     PreVote(PreVote),
-    /// Is this replica, of this name if it has one, a voter as far as you know?
+    /// Asks: is this replica, of this name if it has one, a voter as far as you know?
     VerifyVoter {
         id: NodeId,
         name: Option<String>,
     },
-    /// How much room has your disk?
+    /// Asks for the free space on the disk.
     DiskSpace,
-    /// From the leader: stand for election now.
+    /// From the leader: start an election now.
     TimeoutNow,
-    /// To the leader: up to which index was the log acknowledged when you were asked?
+    /// To the leader: up to which index was the log acknowledged when this request arrived?
     ReadIndex,
 }
 
@@ -81,7 +81,7 @@ pub enum RaftAnswer {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Nothing listens there: openraft waits a little before it tries again.
+    /// Nothing listens at that address: openraft waits a little before it tries again.
     #[error("unreachable: {0}")]
     Unreachable(String),
     /// Anything else, such as a broken connection; tried again at once.
@@ -97,7 +97,7 @@ pub trait Transport: Send + Sync + 'static {
 }
 
 impl RaftCall {
-    /// A sign of life of whoever says that it leads, for tests.
+    /// A heartbeat of a replica that claims to lead, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn heartbeat(term: u64, id: NodeId) -> RaftCall {
@@ -109,7 +109,7 @@ impl RaftCall {
         })
     }
 
-    /// Asks for a vote, with a log that nobody's is ahead of, for tests.
+    /// A vote request of a candidate whose log is ahead of every other, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn vote_request(term: u64, id: NodeId) -> RaftCall {
@@ -145,23 +145,23 @@ fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, CallError> {
         .map_err(|e| CallError::Failed(format!("{} bytes cannot be decoded: {e}", bytes.len())))
 }
 
-/// Hands openraft's calls to a transport.
+/// Passes openraft's calls to a transport.
 pub(crate) struct Network {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Knows this replica's term and what of it is durable.
+    /// Knows this replica's term and how much of the log is durable.
     pub(crate) log: Log,
     pub(crate) timeouts: PeerTimeouts,
 }
 
-/// How long a leader waits for what, on its way to a follower.
+/// The timeouts of a leader towards a follower.
 #[derive(Clone, Copy)]
 pub(crate) struct PeerTimeouts {
-    /// Between two tries to reach one that is out of reach.
+    /// Time between two attempts to reach a peer that cannot be reached.
     retry: Duration,
     /// A flush that takes this long is a disk that hangs.
     stalled: Duration,
     /// How long a message that carries nothing but a commit waits for it to be durable here. The
-    /// next message would tell of it as well, but that may be a heartbeat away.
+    /// next message would contain it as well, but that may be a heartbeat away.
     commit: Duration,
 }
 
@@ -184,7 +184,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     }
 }
 
-/// The way to one replica.
+/// The connection to one replica.
 pub(crate) struct PeerClient {
     transport: Arc<dyn Transport>,
     target: NodeId,
@@ -202,7 +202,8 @@ impl PeerClient {
     ) -> Result<RaftAnswer, PeerRpcError<E>> {
         match self.transport.call(self.target, self.peer.clone(), call).await {
             Ok(RaftAnswer::Rejected { why }) => {
-                // As unreachable: the replica is no use for a moment, and hammering it is none.
+                // Reported as unreachable: the replica is no use for a moment, and repeated calls
+                // would not help.
                 Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
             }
             Ok(answer) => match rpc_validation::check_answer(&answer, self.log.term()) {
@@ -218,12 +219,12 @@ impl PeerClient {
         }
     }
 
-    /// The commit that a follower may be told of with a message of this many entries. Openraft
-    /// counts this replica's copy as soon as it is written; it counts when it is flushed.
+    /// The commit that a message with this many entries may announce to a follower. Openraft counts
+    /// this replica's copy as soon as it is written; it really counts when it is flushed.
     async fn announceable_commit(&self, commit: Option<LogId>, entries: usize) -> Option<LogId> {
         self.log.wait_while_stalled(self.timeouts.stalled).await;
         if let Some(index) = commit.map(|id| id.index).filter(|_| entries == 0) {
-            // Late or failed, it is told less.
+            // If the wait ends late or fails, the follower learns of less.
             let _late = timeout(self.timeouts.commit, self.log.wait_durable(index)).await;
         }
         self.log.durable_prefix(commit)

@@ -1,13 +1,13 @@
-//! The one task that writes the log.
+//! The one task that writes the log, with group commit.
 //!
-//! It takes everything that is queued, writes it in one piece and flushes once; what arrives during
-//! the flush makes up the next piece. Under load the pieces grow by themselves, so no timer decides
-//! how long to wait for company.
+//! It takes everything that is queued, writes it in one batch and flushes once; what arrives during
+//! the flush makes up the next batch. Under load the batches grow by themselves, so there is no
+//! timer that decides how long to wait for more.
 //!
-//! A failed flush ends the replica: what the kernel did with the pages is unknown, and trying again
-//! can succeed without having written them. A failed *write* for want of space is different:
-//! nothing has been promised, so the piece is cut off again and retried until there is room. The
-//! replica answers nobody meanwhile, which makes the others elect a leader that can write.
+//! A failed flush ends the replica: what the kernel did with the pages is unknown, and a retry can
+//! succeed without having written them. A failed *write* for lack of space is different: nothing
+//! has been promised, so the batch is cut off again and retried until there is space. The replica
+//! answers no call meanwhile, which makes the others elect a leader that can write.
 
 use std::io;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use crate::recovery::{Segment, end_install};
 
 /// Operations taken from the queue at once.
 const MAX_OPS_PER_BATCH: usize = 4096;
-/// A piece is flushed when it has grown to this, so that its beginning is answered.
+/// A batch is flushed when it has grown to this size, so that its first callers are answered.
 const MAX_FLUSH_BYTES: usize = 8 << 20;
 const DISK_FULL_RETRY: Duration = Duration::from_millis(200);
 
-/// Whom to tell that an operation is durable.
+/// Who is notified when an operation is durable.
 pub(crate) enum Completion {
     Ignored,
     Waiter(oneshot::Sender<()>),
@@ -45,7 +45,7 @@ impl Completion {
     fn notify(self) {
         match self {
             Completion::Ignored => {}
-            // The waiter may have given up; what it asked for is done all the same.
+            // The waiter may have given up; the operation it asked for is done all the same.
             Completion::Waiter(waiter) => {
                 let _gave_up = waiter.send(());
             }
@@ -230,7 +230,7 @@ impl Writer {
         self.segments.last().expect("the log has a segment to write to")
     }
 
-    /// Starts a new segment; returns the bytes it starts with.
+    /// Starts a new segment; returns its first bytes.
     fn begin_segment(&mut self) -> Result<Arc<Vec<u8>>, WriterExit> {
         let sequence = self.current().sequence + 1;
         self.batch += 1;
@@ -304,7 +304,7 @@ impl Writer {
             if paths.is_empty() {
                 return Ok(());
             }
-            // Oldest first: after a crash the rest is still without a gap.
+            // Oldest first: after a crash the remaining segments still have no gap.
             paths.iter().try_for_each(|path| disk.remove(path))?;
             disk.sync_dir(DIR)
         });
@@ -316,7 +316,7 @@ impl Writer {
     }
 }
 
-/// One write and its flush, as the disk is to carry it out.
+/// One write and its flush, for the disk to carry out.
 #[derive(Clone)]
 struct SegmentWrite {
     sequence: u64,
@@ -355,7 +355,7 @@ fn classify_error(e: io::Error) -> WriteFailure {
     }
 }
 
-/// A segment's header and the state record that lets all older segments go.
+/// A segment's header and the state record that allows all older segments to be removed.
 pub(crate) fn segment_start(
     owner: Owner,
     sequence: u64,

@@ -1,5 +1,5 @@
-//! How often something panicked in this process, for its metrics page. Counts are of the process,
-//! as panics are: who panics is never sure to hold a handle to anything.
+//! Panic and restart counters of this process, for its metrics page. The counters are global to the
+//! process, because code that panics is never sure to hold a handle to anything.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub(crate) fn add_panic() {
     PANICS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often that makes it.
+/// Counts a restart; returns the new count.
 pub(crate) fn add_restart(task: &'static str) -> u64 {
     let mut all = RESTARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let count = all.entry(task).or_default();
@@ -21,12 +21,12 @@ pub(crate) fn add_restart(task: &'static str) -> u64 {
     *count
 }
 
-/// A request was answered with a failure because whoever worked on it panicked.
+/// A request was answered with an error because its handler panicked.
 pub fn note_handler_panic() {
     HANDLER_PANICS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Panics of all kinds, since panics are reported in one line.
+/// Panics of all kinds, because panics are reported together in one metric.
 #[must_use]
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)

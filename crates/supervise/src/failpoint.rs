@@ -1,13 +1,13 @@
-//! Planted panics: how tests see that the end of a task is noticed, on processes as they are run.
+//! Failpoints: how tests make a task panic in a real process, to see that its end is noticed.
 //!
-//! A point is a name in the code. It panics once when a file of that name is in the folder that
-//! `CELL_PLANT_PANIC` names, and takes the file away. Only builds with debug assertions look: in
-//! what is shipped there is nothing to trigger, neither by the environment nor by anybody outside.
+//! A failpoint is a name in the code. It panics once when a file of that name is in the folder that
+//! `CELL_PLANT_PANIC` names, and removes the file. Only builds with debug assertions check: release
+//! builds contain nothing to trigger, neither by the environment nor from outside.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Panics here if a test wants it.
+/// Panics here if a test has requested it.
 #[track_caller]
 pub fn failpoint(point: &str) {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();

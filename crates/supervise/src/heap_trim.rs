@@ -1,31 +1,31 @@
-//! Memory that was freed goes back to the system.
+//! Returns freed heap memory to the system.
 //!
-//! The C library keeps what threads freed in arenas of their own, for whoever asks next. After a
+//! The C library keeps what threads freed in arenas of their own, for later allocations. After a
 //! thousand watches a master held 55 MB for good, of which 14 were in use
-//! (`docs/decisions/0016-freed-memory-goes-back.md`). So every process that serves asks for it to
-//! be given back now and then.
+//! (`docs/decisions/0016-freed-memory-goes-back.md`). So every process that serves calls
+//! `malloc_trim` now and then.
 //!
-//! This is the one module here that speaks to C: the function takes a number and has nothing that a
+//! This is the only module here that calls C: the function takes a number and has nothing that a
 //! caller could get wrong, so it is declared `safe`.
 
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Between two times: nobody waits longer for what another left, and what is free for a moment only
-/// is not fetched anew all the time.
+/// Time between two trims: short enough that other processes do not wait long for freed memory, and
+/// long enough that memory which is free only for a moment is not fetched anew all the time.
 const TRIM_INTERVAL: Duration = Duration::from_secs(20);
 
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "the library is C; its one function here is safe to call")]
 mod libc_heap {
     unsafe extern "C" {
-        /// Gives back free pages of all arenas, and keeps `pad` bytes at the top of the first.
+        /// Returns free pages of all arenas, and keeps `pad` bytes at the top of the first.
         pub safe fn malloc_trim(pad: usize) -> i32;
     }
 }
 
-/// Gives back what is free now, and says whether there was any. Other libraries than GNU's need not
-/// be asked.
+/// Returns memory that is free now; reports whether there was any. C libraries other than GNU's do
+/// not need the call.
 pub fn trim_heap() -> bool {
     #[cfg(target_env = "gnu")]
     return libc_heap::malloc_trim(0) != 0;
@@ -33,7 +33,7 @@ pub fn trim_heap() -> bool {
     return false;
 }
 
-/// Gives back now and then, for as long as the process lives.
+/// Trims the heap now and then, for as long as the process lives.
 pub async fn trim_heap_periodically() {
     let mut ticks = interval(TRIM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Pages of this process that no file stands behind.
+    /// Resident pages of this process that are not backed by a file.
     fn anonymous_rss() -> usize {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -63,7 +63,7 @@ mod tests {
         const BLOCK_BYTES: usize = 16 << 10;
         let work = || -> Vec<Vec<u8>> {
             let mut blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|_| vec![7; BLOCK_BYTES]).collect();
-            // What stays at the end keeps the library from giving back the rest by itself.
+            // The block that stays at the end keeps the library from returning the rest by itself.
             blocks.drain(..BLOCKS - 1);
             blocks
         };

@@ -1,21 +1,22 @@
-//! Nothing that a process needs dies silently.
+//! Supervision of tasks and threads: nothing that a process needs dies silently.
 //!
-//! A task or thread that panics takes nobody with it: the rest of the process goes on, and what the
-//! dead one did is not done any more. A master without its core loop refuses all work and still
-//! leads; an agent without its line to the masters is mute. So every task of a process that serves
-//! is one of three kinds, and says which where it is started:
+//! A task or thread that panics does not end the process: the rest goes on, and the work of the
+//! dead task is no longer done. A master without its core loop refuses all work and still leads; an
+//! agent without its connection to the masters reports nothing. So every task of a process that
+//! serves is one of three kinds, declared where it is started:
 //!
-//! * **essential** ([`Supervisor::spawn_essential`], [`Supervisor::spawn_finite`], [`Supervisor::spawn_thread`]): its
-//!   panic, and its end if it has none, ends the process with one line and [`EXIT_CODE`]. Whoever
-//!   started the process starts it again, and what was promised is on the disk.
-//! * **restarted** ([`Supervisor::spawn_restarting`]): the process is of use without it. It is started
-//!   again after a pause, and how often is counted.
-//! * **of one request** ([`spawn_request`], [`catch_panic_async`], [`catch_panic`]): whoever asked is told that it
-//!   failed, and nobody else notices. Such panics are counted too.
+//! * **essential** ([`Supervisor::spawn_essential`], [`Supervisor::spawn_finite`],
+//!   [`Supervisor::spawn_thread`]): its panic, and its end if it should never end, ends the process
+//!   with one line and [`EXIT_CODE`]. The process is then started again by its parent, and what was
+//!   promised is on the disk.
+//! * **restarting** ([`Supervisor::spawn_restarting`]): the process is of use without it. It is
+//!   started again after a backoff, and the restarts are counted.
+//! * **of one request** ([`spawn_request`], [`catch_panic_async`], [`catch_panic`]): the caller
+//!   gets an error, and no other request notices. Such panics are counted too.
 //!
 //! `cargo xtask tidy` finds tasks that are started in another way.
 //!
-//! Rejected: `panic = "abort"`. One request that finds a bug would end the process for everybody,
+//! Rejected: `panic = "abort"`. One request that finds a bug would end the process for every user,
 //! and could be sent again.
 
 mod counters;
@@ -44,22 +45,22 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// How a process ends whose essential task ended: `EX_SOFTWARE` of sysexits.
+/// The exit code of a process whose essential task ended: `EX_SOFTWARE` of sysexits.
 pub const EXIT_CODE: u8 = 70;
 
-/// First and longest pause before a task that panicked is started again.
+/// First and longest backoff before a task that panicked is started again.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// One that lived this long was in order: the next pause is a short one again.
+/// A task that ran this long was healthy: the next backoff is a short one again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
-/// By then a runtime that goes away is gone.
+/// By then the tasks of a runtime that is shutting down are gone.
 const RUNTIME_SHUTDOWN_GRACE: Duration = Duration::from_millis(20);
 
-/// What is done when an essential task has ended: the task and why, in words.
+/// Called when an essential task has ended, with the task and the reason as text.
 pub type FailureHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Says why and ends the process, unless it ends in order already.
+/// Prints the reason and ends the process, unless it is stopping in order already.
 pub fn exit_unless_stopping(why: &str) {
     if is_process_stopping() {
         return print_error(&format!("cell: {why}"));
@@ -67,17 +68,17 @@ pub fn exit_unless_stopping(why: &str) {
     exit_fatal(why)
 }
 
-/// Says why and ends the process.
+/// Prints the reason and ends the process.
 #[expect(clippy::disallowed_methods, reason = "the rest of the process must not go on")]
 pub fn exit_fatal(why: &str) -> ! {
     print_error(&format!("cell: cannot go on: {why}"));
     std::process::exit(EXIT_CODE.into());
 }
 
-/// Whether the process was told to end: then its tasks may.
+/// Whether the process was asked to stop: then its tasks may end.
 static PROCESS_STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// From here on the process ends in order, and tasks that end are no accident.
+/// From here on the process is stopping in order, and tasks that end are no failure.
 pub fn mark_process_stopping() {
     PROCESS_STOPPING.store(true, Ordering::SeqCst);
 }
@@ -86,13 +87,13 @@ fn is_process_stopping() -> bool {
     PROCESS_STOPPING.load(Ordering::SeqCst)
 }
 
-/// On standard error, which may be closed.
+/// Prints to standard error, which may be closed.
 pub(crate) fn print_error(line: &str) {
     let _ = writeln!(io::stderr(), "{}", escape_control(line));
 }
 
-/// What panics and errors quote is what others wrote: on a terminal it commands nothing. A trace of
-/// calls has several lines.
+/// Panics and errors quote text from outside, so control characters are escaped and cannot command
+/// a terminal. Line breaks stay, because a backtrace has several lines.
 fn escape_control(text: &str) -> String {
     let is_control = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
@@ -100,31 +101,28 @@ fn escape_control(text: &str) -> String {
     };
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match is_control(c) {
-            true => out.extend(c.escape_unicode()),
-            false => out.push(c),
-        }
+        if is_control(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
 }
 
-/// Watches over the essential tasks of one part of a process.
+/// Supervises the essential tasks of one part of a process.
 #[derive(Clone)]
 pub struct Supervisor(Arc<Inner>);
 
 struct Inner {
     hook: FailureHook,
-    /// What is done about a panic after the part was told to stop: too late to end anything, and
-    /// not to be kept silent either.
+    /// Called for a panic after the part was asked to stop: too late to end anything, but it must
+    /// be reported.
     late_panic_hook: FailureHook,
-    /// The part was told to stop.
+    /// The part was asked to stop.
     stopping: AtomicBool,
     /// What ended first, and why.
     failure: OnceLock<String>,
 }
 
 impl Default for Supervisor {
-    /// The process ends with any of the tasks.
+    /// Ends the process when any of the tasks ends.
     fn default() -> Supervisor {
         Supervisor::with_hooks(
             Arc::new(exit_unless_stopping),
@@ -140,7 +138,8 @@ impl std::fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// One that does something else than ending the process: many replicas may be simulated in one.
+    /// A supervisor that calls `hook` instead of ending the process: many replicas may be simulated
+    /// in one process.
     #[must_use]
     pub fn with_hook(hook: FailureHook) -> Supervisor {
         Supervisor::with_hooks(hook.clone(), hook)
@@ -151,7 +150,7 @@ impl Supervisor {
         Supervisor(Arc::new(Inner { hook, late_panic_hook, stopping, failure: fallen }))
     }
 
-    /// Runs what must not end before [`Supervisor::mark_stopping`], unless it is aborted.
+    /// Runs a task that must not end before [`Supervisor::mark_stopping`], unless it is aborted.
     pub fn spawn_essential(
         &self,
         task: &'static str,
@@ -160,7 +159,7 @@ impl Supervisor {
         let supervisor = self.clone();
         tokio::spawn(async move {
             match catch_panic_at(task, work).await {
-                // Of a process that ends, tasks lose those whom they work for.
+                // In a process that is stopping, tasks lose the tasks they work for.
                 Ok(()) if is_process_stopping() => {}
                 Ok(()) => supervisor.report_ended(task).await,
                 Err(panicked) => supervisor.report_panic(task, &panicked),
@@ -168,7 +167,7 @@ impl Supervisor {
         })
     }
 
-    /// Runs what comes to its end, and must not panic on the way.
+    /// Runs a task that may end, and must not panic.
     pub fn spawn_finite(
         &self,
         task: &'static str,
@@ -182,10 +181,10 @@ impl Supervisor {
         })
     }
 
-    /// A thread that ends when nobody needs it any more, and must not panic.
+    /// Runs a thread that ends when it is no longer needed, and must not panic.
     ///
     /// # Errors
-    /// When the system gives none.
+    /// When the system cannot create a thread.
     pub fn spawn_thread(
         &self,
         task: &'static str,
@@ -199,8 +198,8 @@ impl Supervisor {
         })
     }
 
-    /// Runs what the process can do without for a while: made anew when it panics, after a pause
-    /// that grows, and counted. Its own end is one.
+    /// Runs a task that the process can do without for a while. When it panics it is made anew
+    /// after a growing backoff, and the restart is counted. When it returns, it is done.
     pub fn spawn_restarting<F>(
         &self,
         task: &'static str,
@@ -240,17 +239,17 @@ impl Supervisor {
         self.0.failure.get().map(String::as_str)
     }
 
-    /// Something essential has ended without a panic of its own; if that of another took it along,
-    /// that one is told instead.
+    /// Reports that an essential task has ended without a panic of its own; if the panic of another
+    /// task caused it, that panic is reported instead.
     pub async fn report_ended(&self, task: &str) {
         wait_all_reported().await;
-        // A runtime that goes away takes its tasks along in no order, and this one with them: it is
-        // dropped here. Whatever is left of a runtime that stays has really ended.
+        // A runtime that shuts down drops its tasks in no order, and this one with them. If the
+        // runtime is still there afterwards, the task has really ended.
         sleep(RUNTIME_SHUTDOWN_GRACE).await;
         self.report_failure(&format!("{task} ended"));
     }
 
-    /// Something essential panicked.
+    /// Reports that an essential task panicked.
     pub fn report_panic(&self, task: &str, panicked: &CaughtPanic) {
         let why = format!("{task} {panicked}");
         if self.is_stopping() {
@@ -259,7 +258,7 @@ impl Supervisor {
         self.report_failure(&why);
     }
 
-    /// Something essential is over, with `why` in words.
+    /// Reports that an essential task is over, for the reason `why`.
     pub fn report_failure(&self, why: &str) {
         if self.is_stopping() {
             return;
@@ -271,15 +270,15 @@ impl Supervisor {
     }
 }
 
-/// Runs what belongs to one request or one connection: whoever waits for it finds it gone, and a
-/// panic in it is said and counted.
+/// Runs a task of one request or one connection. Its callers find it gone when it panics, and the
+/// panic is printed and counted.
 pub fn spawn_request(
     task: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        // Pinned here, so that what is left of it is dropped last: whoever finds it gone finds it
-        // counted.
+        // Pinned here, so that the rest of it is dropped last: a caller that finds it gone also
+        // finds the panic counted.
         let mut work = pin!(catch_panic_at(task, work));
         if let Err(panicked) = work.as_mut().await {
             note_handler_panic();
@@ -288,9 +287,9 @@ pub fn spawn_request(
     })
 }
 
-/// A task that panicked is started again by whoever calls this.
+/// Reports that the caller starts a task again after it panicked.
 pub fn note_restart(task: &'static str, panicked: &CaughtPanic) {
-    // Agents and schedulers have no page of metrics, so the line says how often.
+    // Agents and schedulers have no metrics page, so the line contains the count.
     let count = counters::add_restart(task);
     print_error(&format!("cell: {task} {panicked}; it is started again (restart {count})"));
 }

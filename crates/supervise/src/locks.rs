@@ -1,13 +1,13 @@
-//! Locks whose holder panicked.
+//! Poisoned locks: mutexes whose holder panicked.
 //!
-//! A request that panics is answered and forgotten, so a lock that it held must not refuse
-//! everybody after it. Where each change under a lock is whole by itself, the next holder goes on
-//! ([`lock`]). Where a panic may have left half a change, going on would be a lie: the process ends
-//! with a line ([`exit_on_poisoned_lock`]) and comes back from what is on the disk.
+//! After a request panics the process goes on, so a lock that it held must not fail for every later
+//! holder. Where each change under a lock is complete by itself, the next holder goes on
+//! ([`lock`]). Where a panic may have left half a change, going on would be wrong: the process ends
+//! with a line ([`exit_on_poisoned_lock`]) and recovers from what is on the disk.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks what is whole after every step of every holder.
+/// Locks a value that is consistent after every step of every holder.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

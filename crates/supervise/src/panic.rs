@@ -1,7 +1,8 @@
-//! Panics, caught and put into one line.
+//! Catches panics and reports each on one line.
 //!
-//! The line is made by the hook, which alone knows the place; whoever catches the panic says it
-//! together with what is done about it. A panic that nobody here catches is said by the hook.
+//! The line is made by the panic hook, which alone knows the source location; the code that catches
+//! the panic prints it together with what is done about it. A panic that is not caught here is
+//! printed by the hook.
 
 use crate::{counters, failpoint, panic_recorder, print_error};
 use std::any::Any;
@@ -14,16 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 thread_local! {
-    /// Whether somebody further up catches panics, and says them.
+    /// Whether a caller further up catches panics and reports them.
     static CATCHING: Cell<bool> = const { Cell::new(false) };
-    /// What the hook has to say of the last panic that is caught.
+    /// The line that the hook made for the last panic that is caught.
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Panics between their hook and the moment in which what is to be said of them has been.
+/// Panics whose hook has run and which have not been reported yet.
 static UNREPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// One of those.
+/// One unreported panic.
 struct Unreported;
 
 impl Drop for Unreported {
@@ -32,9 +33,9 @@ impl Drop for Unreported {
     }
 }
 
-/// Waits until every panic that is being unwound has been told by whoever catches it. What a panic
-/// takes with it is missed by others before the panic itself is caught: they wait here, and the
-/// cause is told first.
+/// Waits until every panic that is being unwound has been reported by the code that catches it.
+/// Other tasks may notice what a panic dropped before the panic itself is caught: they wait here,
+/// and the cause is reported first.
 pub(crate) async fn wait_all_reported() {
     while UNREPORTED.load(Ordering::SeqCst) > 0 {
         tokio::task::yield_now().await;
@@ -49,7 +50,7 @@ pub struct CaughtPanic {
 }
 
 impl CaughtPanic {
-    /// Goes on as if it had not been caught.
+    /// Continues the panic as if it had not been caught.
     pub fn resume(self) -> ! {
         let CaughtPanic { payload, unreported, .. } = self;
         drop(unreported);
@@ -70,7 +71,7 @@ impl std::fmt::Debug for CaughtPanic {
     }
 }
 
-/// What a panic says of itself.
+/// The message of a panic.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&'static str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
@@ -80,8 +81,8 @@ pub(crate) fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// From here on a panic of this process is one line on standard error, and counted. With
-/// `RUST_BACKTRACE` set it is followed by where it came from.
+/// From here on each panic of this process is one line on standard error, and counted. With
+/// `RUST_BACKTRACE` set it is followed by the backtrace.
 pub fn report_in_one_line() {
     std::panic::set_hook(Box::new(|info| {
         counters::add_panic();
@@ -93,7 +94,7 @@ pub fn report_in_one_line() {
             print_error(&trace.to_string());
         }
         if CATCHING.get() {
-            // Before anything is unwound.
+            // This happens before anything is unwound.
             if LAST_PANIC.replace(Some(line)).is_none() {
                 UNREPORTED.fetch_add(1, Ordering::SeqCst);
             }
@@ -103,10 +104,10 @@ pub fn report_in_one_line() {
     }));
 }
 
-/// Does the work; a panic in it is an error.
+/// Does the work; a panic in it is returned as an error.
 ///
 /// # Errors
-/// That it panicked.
+/// When the work panicked.
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let before = CATCHING.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -115,7 +116,7 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let unreported = reported.is_some().then(|| Unreported);
     match done {
         Ok(done) => {
-            // Somebody inside caught it, who knew less of it.
+            // An inner handler caught it and knew less about it.
             if let Some(line) = reported {
                 print_error(&format!("cell: a task {line}"));
             }
@@ -129,17 +130,17 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     }
 }
 
-/// The same for what takes its time.
+/// The same for a future.
 ///
 /// # Errors
-/// That it panicked.
+/// When the work panicked.
 pub fn catch_panic_async<F: Future>(
     work: F,
 ) -> impl Future<Output = Result<F::Output, CaughtPanic>> {
     CatchPanic { work: Some(Box::pin(work)), point: None }
 }
 
-/// The same for a task that a test may have panic by its name, whatever it is at.
+/// The same for a task that a test may make panic by its name, at any point.
 pub(crate) fn catch_panic_at<F: Future>(
     point: &'static str,
     work: F,
@@ -157,7 +158,7 @@ impl<F: Future> Future for CatchPanic<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let point = self.point;
-        // Polled after its end, which nobody does.
+        // Polled after its end, which no caller does.
         let Some(work) = self.work.as_mut() else { return Poll::Pending };
         let poll = || {
             if let Some(point) = point {
@@ -173,7 +174,7 @@ impl<F: Future> Future for CatchPanic<F> {
 }
 
 impl<F> Drop for CatchPanic<F> {
-    /// What is left after a panic may panic once more on its way out.
+    /// Dropping the rest after a panic may panic again.
     fn drop(&mut self) {
         let rest = self.work.take();
         if let Err(panicked) = catch_panic(|| drop(rest)) {

@@ -1,9 +1,9 @@
-//! What the supervisor hears, and what it does not.
+//! What the supervisor reports, and what it does not.
 
 use super::*;
 use std::sync::Mutex;
 
-/// A supervisor, and what it heard.
+/// A supervisor, and its reports.
 fn recording_supervisor() -> (Supervisor, Arc<Mutex<Vec<String>>>) {
     let all = Arc::new(Mutex::new(Vec::new()));
     let recorded = all.clone();
@@ -11,7 +11,8 @@ fn recording_supervisor() -> (Supervisor, Arc<Mutex<Vec<String>>>) {
     (Supervisor::with_hook(Arc::new(hook)), all)
 }
 
-/// Whether one line was heard, which begins and ends so; where it happened may be between.
+/// Whether there is exactly one report, which begins and ends so; the source location may be
+/// between.
 fn is_single_line(reports: &Mutex<Vec<String>>, begins: &str, ends: &str) -> bool {
     let reports = reports.lock().unwrap();
     reports.len() == 1 && reports[0].starts_with(begins) && reports[0].ends_with(ends)
@@ -64,7 +65,7 @@ async fn a_panic_of_one_request_is_counted_and_ends_nothing_else() {
     assert_eq!(handler_panics(), before + 1);
 }
 
-/// Panics when it is polled, and holds something that others wait for the end of.
+/// Panics when it is polled, and holds a value whose drop other tasks wait for.
 struct PanicOnPoll<D>(D);
 
 impl<D> Future for PanicOnPoll<D> {
@@ -75,7 +76,7 @@ impl<D> Future for PanicOnPoll<D> {
     }
 }
 
-/// Tells what was counted when it was dropped.
+/// Records the panic count at the time when it is dropped.
 struct CountOnDrop(Arc<Mutex<Option<u64>>>);
 
 impl Drop for CountOnDrop {
@@ -98,7 +99,7 @@ fn a_panic_of_a_thread_is_recorded_whoever_catches_it() {
         drop(std::panic::catch_unwind(|| panic!("swallowed")));
         let (_, own) = record_panics(|| catch_panic(|| panic!("of another")).is_err());
         assert!(own.len() == 1 && own[0].ends_with(": of another"), "{own:?}");
-        // Another thread's is another's.
+        // A panic of another thread is not recorded.
         assert!(std::thread::spawn(|| panic!("elsewhere")).join().is_err());
     });
     assert!(inner.len() == 1 && inner[0].ends_with(": swallowed"), "{inner:?}");

@@ -108,15 +108,17 @@ fn step(
     }
     let is_typed = inside.iter().any(|(_, line)| line.starts_with("$ ") || line.starts_with("# "));
     if kind != "console" {
-        return match is_typed && kind != "text" {
-            true => Err(format!("line {line}: commands stand in blocks of kind console")),
-            false => Ok(None),
+        return if is_typed && kind != "text" {
+            Err(format!("line {line}: commands stand in blocks of kind console"))
+        } else {
+            Ok(None)
         };
     }
     if let Some(why) = parse_remark(before, "not run") {
-        return match why.is_empty() {
-            true => Err(format!("line {line}: not run, and no reason is given")),
-            false => Ok(Some(Step::Read { line, why: why.to_owned() })),
+        return if why.is_empty() {
+            Err(format!("line {line}: not run, and no reason is given"))
+        } else {
+            Ok(Some(Step::Read { line, why: why.to_owned() }))
         };
     }
     let needs_root = match parse_remark(before, "needs") {

@@ -192,9 +192,10 @@ impl Reader {
             (&self.ports.substitute(command), again || is_read_command(command));
         let must_fail = printed.first().is_some_and(|line| line.starts_with("error:"));
         loop {
-            let Output { status, stdout, stderr } = match is_endless {
-                true => self.until_printed(command, printed),
-                false => wait_for_end(self.program(command)),
+            let Output { status, stdout, stderr } = if *is_endless {
+                self.until_printed(command, printed)
+            } else {
+                wait_for_end(self.program(command))
             };
             let (stdout, stderr) = (text(&stdout), text(&stderr));
             let found = format!("{stdout}{stderr}");

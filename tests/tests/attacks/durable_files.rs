@@ -65,10 +65,13 @@ async fn what_a_master_keeps_is_for_its_account_alone() {
         let is_of = |path: &PathBuf| path.starts_with(data.join(part)) && path.is_file();
         assert!(kept.iter().any(is_of), "nothing of {part} was looked at: {kept:#?}");
     }
-    let open = kept.iter().filter(|path| match path.is_dir() {
-        // To pass through is not to read; behind the first folder nobody else gets to another.
-        true => **path == data && mode(path) & 0o077 != 0,
-        false => mode(path) & 0o077 != 0,
+    let open = kept.iter().filter(|path| {
+        if path.is_dir() {
+            // To pass through is not to read; behind the first folder nobody else gets to another.
+            **path == data && mode(path) & 0o077 != 0
+        } else {
+            mode(path) & 0o077 != 0
+        }
     });
     let mode_line = |path: &PathBuf| format!("{} {:o}", path.display(), mode(path));
     let open: Vec<String> = open.map(mode_line).collect();

@@ -4,7 +4,6 @@
 use crate::secure_master::SecureMaster;
 use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::error::Code;
-use cellwright_api::internal::PROTOCOL;
 use cellwright_identity::enroll::{
     AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinReply, JoinRequest, JoinToken,
 };
@@ -129,18 +128,18 @@ async fn a_stolen_token_of_a_replica_gets_no_key() {
     let token = JoinToken::parse(&written).expect("a token");
     let thief = stranger(&master, &token);
     let signing_request = token.generate_key(&[]).expect("a key").signing_request;
-    let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    let request = JoinRequest { token: token.text(), signing_request };
     // The thief is first, and asks on and on.
     for _ in 0..3 {
         let reply: JoinReply = thief.call_internal(JOIN_PATH, &request).await.expect("an answer");
         assert!(matches!(reply, JoinReply::Waiting(_)), "nothing is given");
     }
-    let authority_request = AuthorityRequest { protocol: PROTOCOL };
-    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &authority_request).await;
+    let asked = AuthorityRequest;
+    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::Unauthenticated));
     // Nor does a part of the cell get it with its own certificate.
     let agent = master.join("n1");
-    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &authority_request).await;
+    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::NotAllowed));
 
     // The honest newcomer hears of it, and what it shows is not what waits.

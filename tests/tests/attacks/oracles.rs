@@ -129,7 +129,7 @@ fn patient_client(master: &SecureMaster, account: &str) -> Client {
     Client::new(settings).expect("a client")
 }
 
-/// Adds what [`NAME_RESOLUTION_FILES`] speaks of: a machine, ann's resource on it, and a cron of hers.
+/// Adds a machine, ann's resource on it and a cron of hers, which [`NAMES`] names.
 async fn add_names(master: &SecureMaster) {
     let (admin, own) = (patient_client(master, "contexts.toml"), patient_client(master, "ann"));
     let machine = json!({ "name": "m1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });

@@ -1,5 +1,5 @@
-//! The agent by the real binary, with real programs: ends are known, pids stay whatever dies around
-//! them, and nothing is left behind.
+//! The agent, tested with the real binary and real programs: exit codes are reported, tasks survive
+//! the death of agent and shim with their pids, and no process is left behind.
 
 use crate::support::{self, Folder, Running, TIMEOUT, free_address, stdout_of};
 use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tokio::time::timeout;
 
-/// A cell of one process with this machine's agent.
+/// A one-process cell with this machine's agent.
 pub fn dev(folder: &Folder) -> (Running, String) {
     let data = folder.path("data");
-    // Programs of these tests meet in a folder of the machine, which containers do not see.
+    // Programs of these tests share a folder of the machine, which containers do not see.
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "process"];
     let running = Running::spawn_args(&args);
     let address = running.address();
@@ -26,7 +26,7 @@ fn key(job: &str) -> JobKey {
     JobKey { user: Name::new("dev").unwrap(), job: Name::new(job).unwrap() }
 }
 
-/// Waits until the tasks of the job are as wanted, all of them.
+/// Waits until all tasks of the job satisfy `want`.
 pub fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let key = key(job);
@@ -64,7 +64,7 @@ pub fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &st
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         "task": {
             "limits": { "cpu": 10, "ram": 64 << 20 },
-            // Attempts are different users, and write to the same files.
+            // Attempts run as different users, and write to the same files.
             "command": ["sh", "-c", format!("umask 0; {script}")],
             "env": { "SHARED": folder.path("") },
             "notice": 5000,
@@ -85,14 +85,14 @@ fn pids(folder: &Folder, name: &str) -> Vec<u32> {
     text.lines().map(|line| line.parse().expect("a number")).collect()
 }
 
-/// One that has ended and waits to be reaped, by whoever inherited it, is not alive.
+/// Whether the process runs; one that has exited and waits to be reaped does not.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
         && !stat.is_empty()
 }
 
-/// Waits for a process that is no child of ours.
+/// Waits for the end of a process that is not our child.
 pub fn wait_gone(pid: u32) {
     let tail = Command::new("tail").args([&format!("--pid={pid}"), "-f", "/dev/null"]).status();
     assert!(tail.expect("tail runs").success());
@@ -106,11 +106,11 @@ pub fn make_fifo(path: &str) {
     assert!(Command::new("mkfifo").args(["-m", "666", path]).status().unwrap().success());
 }
 
-/// A program that says who it is, waits to be let go and ends with a code of its own.
+/// A program that prints its pid, waits to be released and exits with its own code.
 const WAITING_SCRIPT: &str = r#"echo $$ >> "$SHARED/pid$CELL_INDEX"
     read word < "$SHARED/go$CELL_INDEX"; exit $((10 + CELL_INDEX))"#;
 
-/// The shim of a task of that pid.
+/// The shim of the task with that pid.
 fn parent(pid: u32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -155,7 +155,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
 fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
-    // The child is in another session: it tries to get away.
+    // The child is in another session, to try to escape.
     let script = r#"setsid sleep 1000 & echo $! >> "$SHARED/strays"
         trap 'echo warned >> "$SHARED/warned"; exit 0' TERM
         echo $$ >> "$SHARED/pid"; while :; do read word < "$SHARED/never"; done"#;
@@ -163,7 +163,7 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     let forever = r#"{ "restart": { "backoff": 1, "backoff_max": 1 } }"#;
     submit(&folder, &address, "web", 1, script, forever);
     wait(&address, "web", is_running_attempt(1));
-    // The pid is written after the start that is told.
+    // The pid is written after the start has been reported.
     let first = first_line(&folder, "pid");
     kill("-KILL", first);
     wait(&address, "web", is_running_attempt(2));
@@ -184,7 +184,8 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     running.stop();
 }
 
-/// Whoever is root until it becomes the program must not have its loader obey the job.
+/// The shim runs as root until it starts the program, and its loader must not use the job's
+/// environment.
 #[test]
 fn the_environment_of_a_job_is_its_programs_alone() {
     let folder = Folder::new();
@@ -196,12 +197,12 @@ fn the_environment_of_a_job_is_its_programs_alone() {
     submit(&folder, &address, "preload", 1, "", &more.to_string());
     wait(&address, "preload", |task| task.state == TaskState::Dead(TaskOutcome::Finished));
     let printed = stdout_of(&["--master", &address, "logs", "--stderr", "dev/preload/0"]);
-    // The loader of the program complains, and no other.
+    // Only the program's loader complains.
     assert_eq!(printed.matches("/absent/library.so").count(), 1, "{printed}");
     running.stop();
 }
 
-/// What `/proc` shows of such a process is no text.
+/// The name of such a process in `/proc` is not valid UTF-8.
 #[test]
 fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_same() {
     let folder = Folder::new();
@@ -259,7 +260,7 @@ fn a_cell_that_is_stopped_stops_its_tasks_and_one_that_is_killed_finds_them_agai
     running.stop();
 }
 
-/// Master and agent as processes of their own.
+/// Master and agent as separate processes.
 pub struct SplitCell {
     pub folder: Folder,
     pub address: String,
@@ -297,7 +298,7 @@ impl SplitCell {
         running
     }
 
-    /// Waiting tasks that run, and their pids.
+    /// Starts tasks that wait to be released, and returns their pids.
     pub fn tasks(&self, count: u32) -> Vec<u32> {
         for index in 0..count {
             make_fifo(&self.folder.path(&format!("go{index}")));
@@ -307,7 +308,7 @@ impl SplitCell {
         (0..count).map(|index| first_line(&self.folder, &format!("pid{index}"))).collect()
     }
 
-    /// Lets the tasks go and waits until their shims are gone too: their ends are on disk.
+    /// Releases the tasks and waits until their shims have exited too: their results are on disk.
     fn end(&self, pids: &[u32]) {
         let shims: Vec<u32> = pids.iter().map(|pid| parent(*pid)).collect();
         for index in 0..pids.len() {
@@ -371,7 +372,7 @@ fn a_task_whose_shim_is_killed_is_swept_away_and_placed_again() {
     kill("-KILL", parent(pids[0]));
     wait(&cell.address, "waits", is_running_attempt(2));
     assert!(!is_alive(pids[0]));
-    // Two agents in one folder would both start what is ordered.
+    // Two agents in one folder would both start the tasks that are assigned.
     let config = cell.folder.path("agent.toml");
     let second = ["--master", &cell.address, "agent", "start", "--config", &config];
     let rejected = support::cell(&second);
@@ -405,7 +406,7 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
     fs::write(folder.path("state"), "ill").unwrap();
     submit(&folder, &address, "web", 1, "", &spec(600_000));
     let first = first_line(&folder, "pid");
-    // Started, and not running before it is well.
+    // Started, but not running before it is healthy.
     wait(&address, "web", |task| task.state == TaskState::Assigned);
     fs::write(folder.path("state"), "well").unwrap();
     wait(&address, "web", is_running_attempt(1));
@@ -444,7 +445,7 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
     running.stop();
 }
 
-/// A shim begins an attempt once, whoever starts it and however often.
+/// A shim starts an attempt once, whoever starts the shim and however often.
 #[test]
 fn a_shim_begins_once() {
     let folder = Folder::new();
@@ -475,7 +476,7 @@ fn a_shim_begins_once() {
     assert_eq!((exit.code, exit.signal), (Some(7), None));
 }
 
-/// A job whose task has a port, which it tells.
+/// Submits a job whose task has a port, and returns the port that it prints.
 fn given_port(folder: &Folder, address: &str, job: &str) -> u16 {
     let spec = serde_json::json!({ "task": {
         "limits": { "cpu": 10, "ram": 64 << 20 }, "ports": 1,
@@ -485,7 +486,7 @@ fn given_port(folder: &Folder, address: &str, job: &str) -> u16 {
     wait(address, job, is_running_attempt(1))[0].ports[0]
 }
 
-/// The ports that tasks of the cell's machine are given.
+/// The port range of the cell's machine.
 fn range_of(address: &str) -> serde_json::Value {
     let machines = support::json(&["--master", address, "machine", "ls", "-o", "json"]);
     machines[0]["spec"]["ports"].clone()

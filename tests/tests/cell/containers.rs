@@ -1,6 +1,6 @@
-//! Tasks in containers and groups by the real binary: what they see, what they may use, how they
-//! end, and that nothing of them is left. They need root, and say so where they are skipped for
-//! want of it; root without a container runtime is a failure.
+//! Tasks in containers and cgroups, tested with the real binary: their view of the system, their
+//! limits, their exits, and that nothing of them is left. These tests need root, and print that
+//! they are skipped without it; root without a container runtime is a failure.
 
 use crate::agent::{is_alive, is_running_attempt, make_fifo, wait};
 use crate::support::{Folder, Running, free_address, json, stdout_of};
@@ -13,8 +13,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether containers can be tried here: by root, who has a runtime unless `CELL_TEST_SKIP=1` asks
-/// to go without. Where `CI` is set nobody else goes without either.
+/// Whether container tests can run: as root, with a container runtime. Otherwise they are skipped
+/// if `CELL_TEST_SKIP` is set, or if there is no root and `CI` is not set.
 pub fn can_run(test: &str) -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
     let lacks = match Command::new("runc").arg("--version").output() {
@@ -29,7 +29,7 @@ pub fn can_run(test: &str) -> bool {
     false
 }
 
-/// A cell of one process whose machine runs tasks as `driver` says.
+/// A one-process cell whose machine runs tasks with the given driver.
 pub struct RootCell {
     pub folder: Folder,
     pub address: String,
@@ -60,7 +60,7 @@ impl RootCell {
         stdout_of(&[&["--master", &self.address, "logs", &name][..], stream].concat())
     }
 
-    /// Folders of control groups that this cell's machine still has.
+    /// The cgroup folders that this cell's machine still has.
     pub fn groups(&self) -> Vec<PathBuf> {
         let data = self.folder.0.join("data/agent").canonicalize().unwrap();
         let base = base_name(&data);
@@ -91,7 +91,8 @@ impl RootCell {
 
 impl Drop for RootCell {
     fn drop(&mut self) {
-        // A test that failed half-way leaves no tasks behind: told to stop, the cell stops them.
+        // A test that failed half-way leaves no tasks behind: on a shutdown signal, the cell stops
+        // them.
         if let Some(running) = self.running.take() {
             let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
             running.wait_success();
@@ -200,7 +201,7 @@ fn a_package_is_the_root_and_an_own_network_has_nothing() {
     lab.stop();
 }
 
-/// What a task may use is the same in a container and as a plain process.
+/// The limits of a task are the same in a container and as a plain process.
 fn limits_hold(driver: &str) {
     let lab = RootCell::open(driver);
     lab.run("hog", "exec tail /dev/zero", value!({}));
@@ -244,10 +245,10 @@ fn limits_hold_for_a_plain_process() {
     }
 }
 
-/// A filter of a program's own ends it by SIGSYS and that is told; so is a call of another
-/// architecture, for which the container's filter ends it.
+/// A program killed by its own seccomp filter is reported with SIGSYS; so is a system call of
+/// another architecture, for which the container's filter kills the program.
 fn filters_are_told_apart(lab: &RootCell, driver: &str) {
-    // PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with a filter that kills for any call.
+    // PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with a filter that kills on any call.
     let own = r#"exec perl -e '$f = pack("SCCL", 6, 0, 0, 0x80000000); $p = pack("Sx6P", 1, $f);
         syscall(157, 38, 1, 0, 0, 0); syscall(157, 22, 2, $p); exit 3'"#;
     lab.run("own", own, value!({}));
@@ -255,7 +256,7 @@ fn filters_are_told_apart(lab: &RootCell, driver: &str) {
     let stderr = lab.log("own", &["--stderr"]);
     assert_eq!(stderr, "[cell: killed by a filter of system calls]\n", "{driver}");
     if driver == "container" {
-        // `getpid` as programs with short pointers call it.
+        // `getpid` by the x32 ABI.
         lab.run("foreign", "exec perl -e 'syscall(0x40000027); exit 3'", value!({}));
         assert_eq!(lab.end_state("foreign"), failed(ExitClass::Signal(9)));
         let stderr = lab.log("foreign", &["--stderr"]);
@@ -263,8 +264,8 @@ fn filters_are_told_apart(lab: &RootCell, driver: &str) {
     }
 }
 
-/// The kernel spares the first process of a container what comes from inside; it is a failure all
-/// the same, and told as what it is.
+/// The kernel does not deliver fatal signals from inside to the first process of a container; the
+/// kill is still a failure, and reported as a kill.
 #[test]
 fn a_kill_is_told_as_a_kill_and_not_taken_for_want_of_memory() {
     if !can_run("kills") {
@@ -280,7 +281,7 @@ fn a_kill_is_told_as_a_kill_and_not_taken_for_want_of_memory() {
         if cfg!(target_arch = "x86_64") {
             filters_are_told_apart(&lab, driver);
         }
-        // What it can handle and does not is not for it.
+        // A signal that it could handle and does not is not delivered.
         lab.run("warns", "kill -TERM $$; exit 0", value!({}));
         let goes_on = TaskState::Dead(TaskOutcome::Finished);
         let ends = if driver == "container" { goes_on } else { failed(ExitClass::Signal(15)) };
@@ -384,7 +385,8 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
             "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
         });
         let spec = value!({
-            "name": job, "priority": 100, "alloc_set": { "user": "dev", "job": "room" }, "task": task,
+            "name": job, "priority": 100, "task": task,
+            "alloc_set": { "user": "dev", "job": "room" },
             "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         });
         let file = lab.folder.path(&format!("{job}.json"));

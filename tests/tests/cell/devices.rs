@@ -1,5 +1,5 @@
-//! Devices by the real binary: what a machine lends is asked for, told to the task and open to it
-//! in its container, and to nobody else there.
+//! Devices, tested with the real binary: a job requests devices that a machine offers; only the
+//! task they are granted to gets them in its environment and can open them in its container.
 
 use crate::agent::{is_running_attempt, wait};
 use crate::containers::can_run;
@@ -9,8 +9,8 @@ use serde_json::{Value, json as value};
 use std::fs;
 use std::process::Command;
 
-/// A machine of containers that lends two devices, both of them bottomless sources of zero bytes
-/// that no container knows by these names.
+/// A machine with containers that offers two devices, both of them endless sources of zero bytes
+/// that no container has under these names.
 struct DeviceCell {
     folder: Folder,
     address: String,
@@ -52,7 +52,7 @@ impl DeviceCell {
         stdout_of(&["--master", &self.address, "run", &file]);
     }
 
-    /// A job of one task that runs `script` once.
+    /// Runs a job of one task that runs `script` once.
     fn run(&self, job: &str, script: &str, devices: &Value) {
         let task = value!({
             "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
@@ -62,7 +62,7 @@ impl DeviceCell {
         self.submit(&value!({ "name": job, "priority": 100, "restart": once, "task": task }));
     }
 
-    /// What the task said, once it has ended well.
+    /// The output of the task, once it has finished successfully.
     fn log_of(&self, job: &str) -> String {
         let ended = wait(&self.address, job, |task| matches!(task.state, TaskState::Dead(_)));
         let log = |stream: &[&str]| {
@@ -94,8 +94,8 @@ impl Drop for DeviceCell {
     }
 }
 
-/// Tells its devices, and tries every device there might be: by the names that are lent, and by
-/// nodes of its own making.
+/// Prints its devices, and tries to open every possible device: by the names that are offered, and
+/// by device nodes that it creates.
 const DEVICE_SCRIPT: &str = "echo devices: $CELL_DEVICES
     test -z \"$CELL_DEVICES_FILE\" || cat $CELL_DEVICES_FILE
     for name in left right; do
@@ -118,7 +118,7 @@ fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
     assert!(displayed.contains("spring small, 1000 of 1000 free"), "{displayed}");
     lender.run("other", DEVICE_SCRIPT, &value!([]));
     assert_eq!(lender.log_of("other"), "devices:\n0\n0\n");
-    // A share of each of two: both are there, and the machine says what is left of them.
+    // A share of each of two devices: both are there, and the machine reports their free shares.
     let halves = value!([
         { "kind": "spring", "models": ["large"], "milli": 500 },
         { "kind": "spring", "models": ["small"], "milli": 250 },
@@ -132,7 +132,7 @@ fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
     lender.stop();
 }
 
-/// The first is taken out and a third put in: the second is still the second, and its holder's.
+/// The first device is removed and a third added: the second keeps its number and its holder.
 #[test]
 fn a_device_is_its_holders_whatever_is_taken_out_or_put_in_beside_it() {
     if !can_run("devices that change") {

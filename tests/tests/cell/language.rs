@@ -1,4 +1,5 @@
-//! Files of jobs with the real binary: validated, formatted, begun, and run on a real cell.
+//! Job files, tested with the real binary: validated, formatted, initialized, and run on a real
+//! cell.
 
 use super::dev;
 use super::support::{Folder, cell, json, repo, stdout_of, text};
@@ -6,7 +7,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-/// Every example that is a file of jobs.
+/// Every example that is a job file.
 fn examples() -> Vec<String> {
     let entries = std::fs::read_dir(repo().join("examples")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -31,7 +32,7 @@ fn every_example_is_right_and_in_the_usual_form() {
     stdout_of(&[&["fmt", "--check"][..], &jsonnet].concat());
 }
 
-/// `cell` in a folder of its own.
+/// Runs `cell` in a folder of its own.
 fn run_in_folder(folder: &Folder, args: &[&str]) -> (i32, String, String) {
     let output = Command::new(cellwright_tests::binary::cell())
         .current_dir(Path::new(&folder.0))
@@ -67,9 +68,9 @@ fn everything_wrong_with_several_files_is_said_in_one_go() {
     write("one.jsonnet", &format!("{{ a: {{ priority: 900, {fields}, command: [] }} }}\n"));
     write("two.yaml", "{name: b, priority: 1, cpu: '1', ram: lots, command: [a]}\n");
     let args = ["validate", "one.jsonnet", "none.yaml", "two.yaml", "-o", "json"];
-    let (code, out, wrong) = run_in_folder(&folder, &args);
-    assert_eq!(code, 2, "{wrong}");
-    assert!(wrong.contains("cannot read the jobs from none.yaml"), "{wrong}");
+    let (code, out, stderr) = run_in_folder(&folder, &args);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("cannot read the jobs from none.yaml"), "{stderr}");
     let checked: serde_json::Value = serde_json::from_str(&out).unwrap();
     let fields = |at: usize| -> Vec<&str> {
         let all = checked[at]["diagnostics"].as_array().unwrap();
@@ -77,27 +78,27 @@ fn everything_wrong_with_several_files_is_said_in_one_go() {
     };
     let all = ["a.priority", "a.ram", "a.count", "a.gangs", "a.after", "a.command"];
     assert_eq!((fields(0), fields(1)), (all.to_vec(), vec!["ram"]), "{out}");
-    let (code, _, wrong) = run_in_folder(&folder, &["validate", "one.jsonnet", "two.yaml"]);
-    assert_eq!((code, wrong.matches("  = allowed: ").count()), (1, 7), "{wrong}");
-    assert!(wrong.contains("error: 2 files are not right"), "{wrong}");
+    let (code, _, stderr) = run_in_folder(&folder, &["validate", "one.jsonnet", "two.yaml"]);
+    assert_eq!((code, stderr.matches("  = allowed: ").count()), (1, 7), "{stderr}");
+    assert!(stderr.contains("error: 2 files are not right"), "{stderr}");
 }
 
 #[test]
 fn a_first_file_is_written_once_and_is_right() {
     let folder = Folder::new();
     for (name, flag) in [("web", "--service"), ("sums", "--batch"), ("nightly", "--cron")] {
-        let (code, out, wrong) = run_in_folder(&folder, &["init", name, flag]);
-        assert_eq!(code, 0, "{wrong}");
+        let (code, out, stderr) = run_in_folder(&folder, &["init", name, flag]);
+        assert_eq!(code, 0, "{stderr}");
         assert!(out.contains(&format!("wrote {name}.jsonnet")), "{out}");
         let file = format!("{name}.jsonnet");
-        let (code, _, wrong) = run_in_folder(&folder, &["validate", &file]);
-        assert_eq!((code, wrong.as_str()), (0, ""));
+        let (code, _, stderr) = run_in_folder(&folder, &["validate", &file]);
+        assert_eq!((code, stderr.as_str()), (0, ""));
         let (code, out, _) = run_in_folder(&folder, &["fmt", "--check", &file]);
         assert_eq!((code, out.as_str()), (0, ""));
     }
     let before = std::fs::read_to_string(folder.path("web.jsonnet")).unwrap();
-    let (code, _, wrong) = run_in_folder(&folder, &["init", "web", "--batch"]);
-    assert_eq!(code, 2, "{wrong}");
+    let (code, _, stderr) = run_in_folder(&folder, &["init", "web", "--batch"]);
+    assert_eq!(code, 2, "{stderr}");
     assert_eq!(std::fs::read_to_string(folder.path("web.jsonnet")).unwrap(), before);
 }
 
@@ -113,13 +114,13 @@ fn formatting_changes_the_file_or_says_that_it_would() {
     assert_eq!((code, out.as_str()), (0, "f.jsonnet: changed\n"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ a: 1,\n  b: 2 }\n");
     std::fs::write(&file, "{a:").unwrap();
-    let (code, _, wrong) = run_in_folder(&folder, &["fmt", "f.jsonnet"]);
-    assert!(code == 1 && wrong.contains("cannot stand here"), "{wrong}");
+    let (code, _, stderr) = run_in_folder(&folder, &["fmt", "f.jsonnet"]);
+    assert!(code == 1 && stderr.contains("cannot stand here"), "{stderr}");
     let schema = json(&["schema"]);
     assert!(schema["$defs"]["JobSpec"]["properties"]["ram"].is_object());
 }
 
-/// `cell` with this on its standard input.
+/// Runs `cell` with this standard input.
 fn piped(args: &[&str], input: &str) -> (Option<i32>, String, String) {
     let folder = Folder::new();
     let file = folder.path("input");
@@ -132,20 +133,20 @@ fn piped(args: &[&str], input: &str) -> (Option<i32>, String, String) {
 #[test]
 fn standard_input_is_read_as_the_language_that_it_looks_like() {
     let yaml = "# A lab.\nlab:\n  priority: 200\n  cpu: 100m\n  ram: 64MiB\n  command: [date]\n";
-    let (code, out, wrong) = piped(&["validate", "-"], yaml);
-    assert_eq!((code, out.as_str(), wrong.as_str()), (Some(0), "-: 1 job\n", ""));
+    let (code, out, stderr) = piped(&["validate", "-"], yaml);
+    assert_eq!((code, out.as_str(), stderr.as_str()), (Some(0), "-: 1 job\n", ""));
     assert_eq!(piped(&["fmt", "-"], yaml), (Some(0), yaml.into(), String::new()));
     let (_, out, _) = piped(&["fmt", "-"], "{a:1}");
     assert_eq!(out, "{ a: 1 }\n");
     let (code, out, _) = piped(&["fmt", "--check", "-"], "{a:1}");
     assert_eq!((code, out.as_str()), (Some(1), "-: would change\n"));
-    let (_, _, wrong) = piped(&["validate", "-"], &yaml.replace("[date]", "date"));
-    assert!(wrong.contains("standard input as YAML:6:12"), "{wrong}");
-    let (_, _, wrong) = piped(&["validate", "-"], "local a = 1;\n{ b: }\n");
-    assert!(wrong.contains("standard input as Jsonnet:2:6"), "{wrong}");
-    let (code, _, wrong) = piped(&["run", "--master", "127.0.0.1:1", "-"], "lab:\n  ram: 1\n");
-    assert_eq!(code, Some(1), "{wrong}");
-    assert!(wrong.contains("YAML when it begins with ---"), "{wrong}");
+    let (_, _, stderr) = piped(&["validate", "-"], &yaml.replace("[date]", "date"));
+    assert!(stderr.contains("standard input as YAML:6:12"), "{stderr}");
+    let (_, _, stderr) = piped(&["validate", "-"], "local a = 1;\n{ b: }\n");
+    assert!(stderr.contains("standard input as Jsonnet:2:6"), "{stderr}");
+    let (code, _, stderr) = piped(&["run", "--master", "127.0.0.1:1", "-"], "lab:\n  ram: 1\n");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("YAML when it begins with ---"), "{stderr}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A real cell by the real binary: one process for trying things out, and masters with identities.
+//! End-to-end tests of the real binary: a one-process cell for trials, and masters with identities.
 
 mod agent;
 mod containers;
@@ -29,8 +29,8 @@ use support::{Folder, Running, TIMEOUT, cell, free_address, json, stdout_of, tex
 use tokio::time::timeout;
 
 /// Waits until all tasks of the job run, each placed at least this often: after a restart of the
-/// whole cell a task may be placed on a machine that has not told yet that it booted again, and
-/// then once more.
+/// whole cell, a task may be placed on a machine that has not reported its reboot yet, and then
+/// once more.
 fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
     let runs = |task: &TaskView| task.state == TaskState::Running && task.attempt >= attempt;
     wait_job(address, job, |view, tasks| {
@@ -38,7 +38,7 @@ fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
     })
 }
 
-/// Waits until the tasks of a job of dev's are as wanted.
+/// Waits until the tasks of a job of user dev satisfy `is_reached`.
 fn wait_for(address: &str, job: &str, is_reached: impl Fn(&[TaskView]) -> bool) {
     let (user, job) = (Name::new("dev").unwrap(), Name::new(job).unwrap());
     wait_job(address, &JobKey { user, job }, |_, tasks| is_reached(tasks));
@@ -67,7 +67,7 @@ fn wait_job(
     })
 }
 
-/// Waits until so many machines are up, told by the events of their coming.
+/// Waits until so many machines are up, as seen in the events of their joining.
 fn wait_machines(address: &str, number: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -110,7 +110,7 @@ fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
 
     let (running, address) = dev(&folder, "3");
     let at = ["--master", &address];
-    // The machines died with the process: their tasks are placed again.
+    // The machines ended with the process: their tasks are placed again.
     let after = wait_running(&address, &hello, 2);
     assert_eq!((after.version, after.submitted_at), (before.version, before.submitted_at));
     let displayed = json(&[&at[..], &["job", "status", "dev/hello", "-o", "json"]].concat());
@@ -144,7 +144,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
         assert!(error.contains(part) && error.contains("next: "), "{args:?}: {error}");
     };
     check(&["job", "status", "dev/absent"], 1, "dev/absent");
-    // Whoever waits for what no machine takes is told so, and it stays in the queue.
+    // A wait for a job that no machine takes ends with an error, and the job stays in the queue.
     for verb in [&["run", &huge, "--wait"][..], &["wait", "huge"]] {
         let output = cell(&[&at[..], verb, &["--place-timeout", "50ms"]].concat());
         let error = text(&output.stderr);
@@ -183,14 +183,14 @@ fn where_nobody_listens_is_told_soon_with_what_to_type() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("refused") && error.contains("for a cell of your own: cell dev"));
-    // So many tries, with pauses that double, fit into a second on the fastest machine. A slower
-    // one makes fewer, and one or two of them are words.
+    // With pauses that double, at most this many attempts fit into a second on the fastest machine.
+    // A slower one makes fewer, and the first numbers are written as words.
     let (_, tried) = error.split_once("tried ").expect("how often it tried");
     let tried = tried.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(2);
     assert!(tried <= 10, "{error}");
 }
 
-/// A replica's files and address.
+/// The files and the address of a replica.
 struct ReplicaSite {
     address: String,
     config: String,
@@ -224,12 +224,19 @@ fn join_replica(mine: &[&str], name: &str, join: &[&str]) {
     assert!(listed.contains("waits to be confirmed") && listed.contains(&fingerprint), "{listed}");
     let another =
         fingerprint.replace(&fingerprint[..1], if &fingerprint[..1] == "0" { "1" } else { "0" });
-    let wrong = cell(&[mine, &["master", "confirm", name, &another]].concat());
-    let rejected = text(&wrong.stderr);
-    assert!(!wrong.status.success() && rejected.contains("fingerprint"), "{rejected}");
+    let output = cell(&[mine, &["master", "confirm", name, &another]].concat());
+    let rejected = text(&output.stderr);
+    assert!(!output.status.success() && rejected.contains("fingerprint"), "{rejected}");
     stdout_of(&[mine, &["master", "confirm", name, &fingerprint]].concat());
     newcomer.wait_for_line("is installed");
     newcomer.wait_success();
+}
+
+/// Creates a join token for a component and returns the path of its file.
+fn create_token(folder: &Folder, mine: &[&str], part: &str, name: &str) -> String {
+    let file = folder.path(&format!("{name}.token"));
+    stdout_of(&[mine, &["token", "create", part, name, "--token-file", &file]].concat());
+    file
 }
 
 #[test]
@@ -246,10 +253,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let status = || json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);
 
-    let token = folder.path("m2.token");
-    stdout_of(
-        &[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat(),
-    );
+    let token = create_token(&folder, &mine, "--replica", "m2");
     let join = ["master", "join", "--token-file", &token, "--master", &first.address];
     let conflict = text(&cell(&[&join[..], &first.args()].concat()).stderr);
     assert!(
@@ -270,7 +274,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     std::fs::write(&file, context).unwrap();
     make_private(&file);
     stdout_of(&["--contexts", &anns, "context", "add", &file]);
-    // The administrator's own context is not overwritten by it.
+    // It does not overwrite the administrator's own context.
     let add = [&mine[..], &["context", "add", &file]].concat();
     let rejected = text(&cell(&add).stderr);
     assert!(rejected.contains("a context \"aa\" already, with another token"), "{rejected}");
@@ -280,8 +284,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let rejected = cell(&["--contexts", &anns, "user", "add", "bob"]);
     assert!(text(&rejected.stderr).contains("not-allowed"), "{}", text(&rejected.stderr));
 
-    let token = folder.path("n1.token");
-    stdout_of(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
+    let token = create_token(&folder, &mine, "--agent", "n1");
     let agent = folder.path("agent.toml");
     let join = ["agent", "join", "--token-file", &token, "--master", &first.address, "--config"];
     let displayed = std::fs::read_to_string(&token).unwrap();
@@ -361,14 +364,14 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     master.stop();
 }
 
-/// What keeps a task waiting beside the machines, by its codes.
+/// The codes of the obstacles that keep a task pending, apart from machines.
 fn obstacles(mine: &[&str], task: &str) -> Vec<String> {
     let why = json(&[mine, &["explain", task, "-o", "json"]].concat());
     let codes = why["obstacles"].as_array().unwrap().iter();
     codes.map(|obstacle| obstacle["code"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Contexts hold tokens: a file others can read is refused.
+/// Contexts contain tokens: a file that others can read is rejected.
 fn make_private(file: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -412,7 +415,7 @@ fn a_checkpoint_makes_a_new_cell() {
     running.stop();
 }
 
-/// Takes the log away and restores the cell from this checkpoint.
+/// Removes the log and restores the cell from this checkpoint.
 fn restore(site: &ReplicaSite, file: &str) {
     for lost in ["log", "snap", "events", "audit"] {
         let lost = std::path::Path::new(&site.data).join(lost);
@@ -517,7 +520,7 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
     stdout_of(&join);
     let joined = std::fs::read_to_string(file("identity")).unwrap();
     assert!(!std::path::Path::new(&file("joining")).exists());
-    // As if this answer had never come.
+    // As if this answer had been lost.
     std::fs::remove_file(file("identity")).unwrap();
     std::fs::remove_file(&config).unwrap();
     let another = cell(&join);
@@ -530,17 +533,17 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
     running.stop();
 }
 
-/// Asks how the cell stands until the answer has this exit code and says this.
+/// Repeats the status command until it has this exit code and prints this text.
 fn wait_for_status(mine: &[&str], code: i32, part: &str) {
     let begun = std::time::Instant::now();
     loop {
-        // Only whom the context names is asked, and nobody else it has heard of meanwhile.
+        // Only the masters in the context are asked, and not those that were learned meanwhile.
         if let ["--contexts", contexts] = mine {
             drop(std::fs::remove_file(Path::new(contexts).with_extension("masters.toml")));
         }
         let output = cell(&[mine, &["status"]].concat());
         let printed = text(&output.stdout) + &text(&output.stderr);
-        // Lines are broken where the terminal ends.
+        // Lines are wrapped at the width of a terminal.
         let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
         if output.status.code() == Some(code) && printed.contains(part) {
             return;
@@ -558,10 +561,7 @@ fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
     stdout_of(&[&mine[..], &init, &first.args()].concat());
     let first_master = first.start();
-    let token = folder.path("m2.token");
-    stdout_of(
-        &[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat(),
-    );
+    let token = create_token(&folder, &mine, "--replica", "m2");
     let join = ["master", "join", "--token-file", &token, "--master", &first.address];
     join_replica(&mine, "m2", &[&join[..], &second.args()].concat());
     let second_master = second.start();
@@ -611,7 +611,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     assert_eq!((&submitted["requests"], &submitted["refused"]), (&1.into(), &0.into()));
     let index = submitted["index"].as_u64().unwrap();
 
-    // Before the job, with it, and a time after everything.
+    // Before the job, with the job, and a time after everything.
     let replay = |site: &str| {
         json(&[&["checkpoint", "replay", "-o", "json", "--at", site], &here[..]].concat())
     };
@@ -629,7 +629,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let packed = json(&["sim", "pack", "--trace", &trace, "-o", "json"]);
     assert_eq!((&packed["placed"], &packed["pending"]), (&3.into(), &0.into()));
     let args = ["sim", "fits", "--trace", &trace, "--job", "cpu=1,ram=1GiB", "-o", "json"];
-    // Of twelve cores the job holds one and a half, on one machine or on several.
+    // The job uses one and a half of twelve cores, on one machine or on several.
     let more = json(&args)["count"].as_u64().unwrap();
     assert!((9..=10).contains(&more), "{more}");
     running.stop();

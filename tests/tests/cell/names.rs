@@ -1,11 +1,11 @@
-//! Names that are not whole, that belong to something else or to nothing, and commands that there
-//! are not: what is said then, and that nothing is taken away by half a name.
+//! Errors for incomplete names, for names of another object or none, and for unknown commands; an
+//! incomplete name never removes anything.
 
 use crate::support::{Folder, cell, json, stdout_of, text};
 use crate::{dev, wait_for};
 use cellwright_cell::task::TaskState;
 
-/// A cell with dev/hello, which runs, and dev/tick, a periodic job whose time never comes.
+/// A cell with dev/hello, which runs, and dev/tick, a cron that never fires.
 struct NamedCell {
     folder: Folder,
     address: String,
@@ -44,7 +44,7 @@ impl NamedCell {
         stdout_of(&self.args(&["run", &file]));
     }
 
-    /// What is refused, by its code, with all of these words in what is said.
+    /// The command is rejected with this exit code, and the error contains all of these texts.
     fn check_rejected(&self, words: &[&str], code: i32, expected: &[&str]) {
         let output = cell(&self.args(words));
         let printed = text(&output.stderr);
@@ -61,13 +61,13 @@ fn half_a_name_takes_nothing_away_and_is_told_with_the_whole_one() {
     let again = |words: &str| format!("\nnext: cell --master {} {words}\n", named.address);
     named.check_rejected(&["stop", "hel"], 2, &["dev/hello begins so", &again("stop dev/hello")]);
     named.check_rejected(&["stop", "hel/2"], 2, &[&again("stop dev/hello/2")]);
-    // Nor is what stands before it.
+    // The targets before it are not stopped either.
     named.check_rejected(&["stop", "hello/2", "hel"], 2, &[&again("stop hello/2 dev/hello")]);
     named.check_rejected(&["cron", "rm", "ti"], 2, &[&again("cron rm dev/tick")]);
     let hello = json(&named.args(&["status", "hello", "-o", "json"]));
     assert_eq!(hello["job"]["tasks"]["running"], 3, "{hello}");
     assert!(stdout_of(&named.args(&["cron", "ls"])).contains("dev/tick"));
-    // What only looks takes the beginning, and a whole name needs no owner.
+    // Read-only commands take a prefix, and a full name needs no owner.
     assert!(stdout_of(&named.args(&["job", "status", "hel"])).starts_with("dev/hello: active"));
     assert!(stdout_of(&named.args(&["cron", "rm", "tick"])).contains("is gone"));
     assert!(stdout_of(&named.args(&["stop", "hello"])).contains("is told to stop"));
@@ -90,7 +90,7 @@ fn a_name_of_a_periodic_job_or_of_nothing_is_told_with_what_to_type() {
     named.check_rejected(&["stop", "tick"], 1, &[is_cron, "no more runs: cell cron rm dev/tick"]);
     named.check_rejected(&["logs", "dev/tick"], 1, &[is_cron]);
     named.check_rejected(&["stop", "dev/tick"], 1, &[is_cron]);
-    // A run of now is a job of its own, with the cron's task.
+    // An immediate run is a job of its own, with the cron's task.
     let ran = stdout_of(&named.args(&["cron", "run", "tick"]));
     let run = ran.lines().next().and_then(|line| line.rsplit(' ').next()).unwrap();
     assert!(run.starts_with("dev/tick-20"), "{ran}");

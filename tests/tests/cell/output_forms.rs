@@ -1,5 +1,5 @@
-//! What all commands have in common, on a real cell: the forms of an answer, names that stand for
-//! others, and leaving before the end.
+//! What all commands share, on a real cell: output formats, names that refer to other names, and
+//! interruption by ctrl-c.
 
 use crate::session::Screen;
 use crate::support::{Folder, stdout_of};
@@ -8,7 +8,7 @@ use cellwright_cell::job::JobState;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
 
-/// What tells of something without a name of its own, or may have nothing to tell.
+/// Commands whose items have no name of their own, or which may have an empty result.
 const UNNAMED: [&[&str]; 17] = [
     &["status"],
     &["explain", "dev/hello"],
@@ -71,7 +71,7 @@ fn who_leaves_with_ctrl_c_leaves_the_job_running_and_is_told_how_to_follow_it() 
     };
     leave(&["run", &file, "--wait"]);
     leave(&["run", &file, "--follow"]);
-    // Nobody else has submitted anything since.
+    // No other job has been submitted since.
     leave(&["wait", "last"]);
     let status = |words: &[&str]| stdout_of(&[&at[..], &["status"], words].concat());
     assert!(status(&["last/0"]).starts_with("dev/long: active"));
@@ -97,7 +97,7 @@ fn who_leaves_several_jobs_is_told_which_of_them_go_on() {
     std::fs::write(&file, ["one", "two", "three"].map(job).join("---\n")).unwrap();
     let waiting = Running::spawn_args(&[&at[..], &["run", &file, "--wait"]].concat());
     waiting.wait_for_line("job dev/three of 1 task: created");
-    // It waits for the first of them, and hears nothing of the second.
+    // It waits for the first of them, and does not learn the end of the second.
     stdout_of(&[&at[..], &["stop", "two"]].concat());
     let name = |text: &str| Name::new(text).unwrap();
     let key = JobKey { user: name("dev"), job: name("two") };

@@ -1,4 +1,4 @@
-//! Packages by the real binary: made, stored with a running cell, looked at, removed.
+//! Packages, tested with the real binary: built, stored in a running cell, described, removed.
 
 use crate::support::{Folder, Running, TIMEOUT, cell, command, json, stdout_of, text};
 use std::path::Path;
@@ -52,7 +52,7 @@ fn a_folder_becomes_a_file_that_any_tar_lists() {
     );
 }
 
-/// A beginning that is shorter than what lists show takes nothing away.
+/// A prefix shorter than the digest in lists removes nothing.
 fn removed_by_what_is_listed(rm: &[&str], digest: &str) {
     let remove = |digits: &str| cell(&[rm, &[digits]].concat());
     let (beginning, listed) = (remove(&digest[..8]), &digest[..12]);
@@ -62,7 +62,8 @@ fn removed_by_what_is_listed(rm: &[&str], digest: &str) {
     assert!(text(&remove(listed).stdout).contains("removed"));
 }
 
-/// Where a job names it the name will do; and who needs it is told with how to end them.
+/// A package that a job names can be found by that name; a package in use is not removed, and the
+/// error says how to end the jobs that use it.
 fn known_by_the_name_of(cell: &[&str], digest: &str) {
     let with = |verb, name| [cell, &["package", verb, name]].concat();
     let displayed = stdout_of(&with("show", "server"));
@@ -114,7 +115,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
         "no package begins with",
     );
     assert!(text(&cell(&with(&["package", "ls"])).stderr).contains("no packages"));
-    // A job may come before its package; whoever runs it is told.
+    // A job may be submitted before its package, with a warning.
     let spec = serde_json::json!({
         "name": "early", "count": 1, "priority": 100,
         "task": {
@@ -154,7 +155,7 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn an_import_that_is_told_to_stop_leaves_nothing() {
     let folder = Folder::new();
-    // Nobody ever writes to it, so the import is at work until it is stopped.
+    // Nothing is ever written to this pipe, so the import is busy until it is stopped.
     let image = folder.path("image.tar");
     assert!(Command::new("mkfifo").arg(&image).status().expect("mkfifo runs").success());
     let to = folder.path("x.package");

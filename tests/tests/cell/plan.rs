@@ -1,4 +1,5 @@
-//! Plan, then run what was planned; and what a plan says of jobs that wait or have changed.
+//! `cell plan`, and running what was planned; plans for pending jobs and for jobs that have
+//! changed.
 
 use crate::support::{Folder, Running, cell, json, stdout_of, text};
 use crate::{dev, wait_running};
@@ -15,7 +16,7 @@ fn key() -> JobKey {
     JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() }
 }
 
-/// The command after `next_lines:`, without the program's name.
+/// The command after `next:`, without the program's name.
 fn next_lines(printed: &str) -> Vec<String> {
     let printed = printed.replace(" \\\n", " ");
     let line = printed.lines().find_map(|line| line.strip_prefix("next: cell ")).expect(&printed);
@@ -46,7 +47,7 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
     let first = next_lines(&printed);
     assert!(run(&first).status.success());
     wait_running(&address, &key(), 1);
-    // Of equally good machines the plan named those that the scheduler took.
+    // Of equally good machines, the plan named those that the scheduler chose.
     let status = json(&[&at[..], &["job", "status", "dev/web", "-o", "json"]].concat());
     let tasks = status["tasks"].as_array().unwrap().iter();
     let mut on: Vec<&str> = tasks.map(|task| task["machine"].as_str().unwrap()).collect();
@@ -61,7 +62,7 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
     previewed.sort_unstable();
     assert_eq!(on, previewed);
     assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(0));
-    // The job is there now, and was not when this was planned.
+    // The job exists now, and did not when this was planned.
     let stale = run(&first);
     assert_eq!(stale.status.code(), Some(1));
     let error = text(&stale.stderr);
@@ -103,13 +104,13 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     assert!(why["counterfactual"]["text"].as_str().unwrap().starts_with("cpu <= "), "{why}");
     let whole = stdout_of(&[&at[..], &["explain", "dev/web"]].concat());
     assert!(whole.starts_with("dev/web: 2 pending.\n\n2 tasks (0, 1)\n"), "{whole}");
-    let mut wrong = web(1, "1");
-    wrong["priority"] = value!(999);
-    fs::write(&file, wrong.to_string()).unwrap();
+    let mut invalid = web(1, "1");
+    invalid["priority"] = value!(999);
+    fs::write(&file, invalid.to_string()).unwrap();
     let rejected = cell(&[&at[..], &["plan", &file]].concat());
     assert_eq!(rejected.status.code(), Some(1));
     assert!(text(&rejected.stderr).contains("priority"), "{}", text(&rejected.stderr));
-    // What only the cell can refuse: more than it has to give.
+    // A rejection by the cell alone: more than its capacity.
     let mut much = web(1, "1");
     (much["priority"], much["task"]["limits"]["cpu"]) = (value!(200), value!(900_000_000));
     fs::write(&file, much.to_string()).unwrap();
@@ -141,7 +142,7 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
         (&printed["machines_total"], printed["sets"].as_array().unwrap().len()),
         (&2.into(), 2)
     );
-    // Two empty machines alike: one step, and each takes one of the largest.
+    // Two equal empty machines: one step, and each takes one of the largest.
     let set = &printed["sets"][0];
     assert_eq!(
         (&set["ladder"][0]["machines"], &set["ladder"][0]["easy"]),
@@ -157,7 +158,7 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
     assert!(text(&none.stdout).contains("tasks of 900 cores cpu and 1 GiB ram: 0 tasks"));
     let watched = Running::spawn_args(&[&at[..], &["shapes", "--cpu", "900", "--watch"]].concat());
-    // What stands between one answer and the next.
+    // The separator between two results.
     watched.wait_for_line("---");
     watched.wait_for_line("tasks of 900 cores cpu: 0 tasks");
     watched.kill();
@@ -168,8 +169,8 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     let like = &like["sets"][0]["like"];
     assert_eq!(like["job"], "dev/web", "{like}");
     assert!(like["tasks"].as_u64() > Some(0), "{like}");
-    let wrong = cell(&[&at[..], &["shapes", "--constraint", "disks>many"]].concat());
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("allowed: a=b"), "{}", text(&wrong.stderr));
+    let output = cell(&[&at[..], &["shapes", "--constraint", "disks>many"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("allowed: a=b"), "{}", text(&output.stderr));
     running.stop();
 }

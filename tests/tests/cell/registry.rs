@@ -1,5 +1,5 @@
-//! Images from a real registry (Debian's docker-registry) by the real binary, to a running task.
-//! Says that it is skipped where the registry is not installed.
+//! Images from a real registry (Debian's docker-registry), imported with the real binary and run as
+//! tasks. Skipped with a message where the registry is not installed.
 
 use crate::containers::{RootCell, can_run};
 use crate::support::{Folder, cell, json, stdout_of, text};
@@ -13,7 +13,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Basic credentials of the one user, and the line of the registry's password file: `u` with the
+/// Basic credentials of the only user, and the line of the registry's password file: `u` with the
 /// password `pass word:1`, hashed at the lowest cost.
 const AUTH: &str = "dTpwYXNzIHdvcmQ6MQ==";
 const PASSWORDS: &str = "u:$2b$04$wrbKxailjEOl65atwUXjE.QvIBK5PTz8zj8sKYk8NmogzKnhY4pLW\n";
@@ -27,7 +27,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// None where it is not installed.
+    /// Returns `None` where it is not installed.
     fn start(folder: &Folder, is_private: bool) -> Option<Registry> {
         if Command::new("docker-registry").arg("--version").output().is_err() {
             println!("skipped: needs docker-registry");
@@ -56,16 +56,17 @@ impl Registry {
             let (_, rest) = line.split_once("listening on ")?;
             Some(rest.split(['"', ' ']).next()?.to_owned())
         });
-        // Somebody has to read what it says, or it stops.
+        // Its output must be read, or it blocks.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Registry { child, address: address.expect("it listens"), is_private })
     }
 
-    /// Asks and returns head and body.
+    /// Sends a request and returns head and body.
     fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (String, Vec<u8>) {
-        let auth = match self.is_private {
-            true => format!("authorization: Basic {AUTH}\r\n"),
-            false => String::new(),
+        let auth = if self.is_private {
+            format!("authorization: Basic {AUTH}\r\n")
+        } else {
+            String::new()
         };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n{auth}\
@@ -106,7 +107,8 @@ impl Registry {
         value!({ "mediaType": kind, "digest": digest, "size": content.len() })
     }
 
-    /// An image of these layers for every platform a test may run on, and for one nobody has.
+    /// Pushes an image with these layers for every platform a test may run on, and for an unknown
+    /// one.
     fn push(&self, tag: &str, layers: &[Vec<u8>]) {
         let layer = "application/vnd.oci.image.layer.v1.tar+gzip";
         let layers: Vec<Value> = layers.iter().map(|c| self.push_blob(layer, c)).collect();
@@ -138,7 +140,7 @@ impl Drop for Registry {
     }
 }
 
-/// What is in `folder` as a compressed layer.
+/// The content of `folder` as a compressed layer.
 fn layer(folder: &Path) -> Vec<u8> {
     let folder_path = folder.to_str().unwrap();
     let made =
@@ -147,7 +149,7 @@ fn layer(folder: &Path) -> Vec<u8> {
     made.stdout
 }
 
-/// A small root: a shell, and a file that the second layer removes.
+/// A small root file system: a shell, and a file that the second layer removes.
 fn layers(folder: &Folder) -> Vec<Vec<u8>> {
     let (below, above) = (folder.0.join("below"), folder.0.join("above"));
     fs::create_dir_all(below.join("bin")).unwrap();
@@ -182,7 +184,7 @@ fn an_image_of_a_private_registry_becomes_a_package() {
     let displayed = stdout_of(&["package", "show", &to]);
     assert!(displayed.contains("bin/busybox") && displayed.contains(" new"), "{displayed}");
     assert!(!displayed.contains(" old\n"), "{displayed}");
-    // What was said to have been fetched is fetched again by its digest, to the same package.
+    // The reported reference with its digest imports the same package again.
     let pinned = imported["image"]["reference"].as_str().unwrap();
     assert!(pinned.contains("@sha256:"), "{pinned}");
     let again = folder.path("again.package");

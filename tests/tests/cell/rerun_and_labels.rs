@@ -1,4 +1,4 @@
-//! Jobs by their labels, and jobs that are run again under the same name, on a real cell.
+//! Label selectors, and jobs that are submitted again under the same name, on a real cell.
 
 use crate::agent::{self, is_running_attempt, submit, wait};
 use crate::support::{Folder, cell, json, poll_until, stdout_of, text};
@@ -38,7 +38,7 @@ fn labels_choose_the_jobs_of_every_verb() {
         assert!(nothing.status.code() == Some(1), "{verb}: {error}");
         assert!(error.contains("no job has labels run=9"), "{verb}: {error}");
     }
-    // Too short to look at one after the other; those that are over are not named all the same.
+    // Too short to check one after the other; jobs that have ended are still not named.
     let late = with(&["wait", "-l", "run", "--timeout", "1ms"]);
     assert_eq!(late.status.code(), Some(1), "{late:?}");
     assert!(text(&late.stderr).contains("dev/other is not over after 1 ms"), "{late:?}");
@@ -46,7 +46,7 @@ fn labels_choose_the_jobs_of_every_verb() {
     assert_eq!(done.status.code(), Some(3), "all of it is over: {done:?}");
     assert_eq!(text(&done.stdout), printed);
 
-    // Nobody is at a terminal, so nothing is stopped.
+    // There is no terminal to confirm at, so nothing is stopped.
     let rejected = with(&["stop", "-l", "run"]);
     let (list, error) = (text(&rejected.stdout), text(&rejected.stderr));
     assert!(rejected.status.code() == Some(2) && list.contains("dev/other"), "{list}{error}");
@@ -59,9 +59,9 @@ fn labels_choose_the_jobs_of_every_verb() {
     running.stop();
 }
 
-/// A job whose task heeds its notice only once there is a file `go`. It says with a file `ready`
-/// that it does: a task runs before its program has come as far. One that another attempt has left
-/// is another user's.
+/// Writes a job whose task obeys its stop notice only after a file `go` exists. It creates a file
+/// `ready` when it handles the notice, since a task counts as running before its program has come
+/// that far. A `ready` file of another attempt belongs to another user.
 fn write_stays_job(folder: &Folder) -> String {
     let script = r#"trap 'until [ -e "$SHARED/go" ]; do sleep 0.05; done; exit 0' TERM
         [ -e "$SHARED/ready" ] || : > "$SHARED/ready"
@@ -95,7 +95,7 @@ fn a_job_that_was_stopped_is_started_anew_and_its_namesake_is_told_apart() {
     let printed = json(&[&at[..], &["run", &file, "-o", "json"]].concat());
     assert_eq!((&printed[0]["became"], &printed[0]["version"]), (&"unchanged".into(), &1.into()));
 
-    // Its only task is stopped, which is the end of the job, but not at once.
+    // Its only task is stopped, which ends the job, but not at once.
     let ready = folder.path("ready");
     poll_until("the program sets no trap", || Path::new(&ready).exists().then_some(()));
     with(&["stop", "stays/0"]);
@@ -166,12 +166,12 @@ fn of_several_jobs_the_refused_one_is_named_and_those_not_reached() {
         "dev/huge (done before and staying: dev/small; not reached: dev/last): quota of dev";
     assert!(error.contains(printed), "{error}");
 
-    // And a name that nothing has brings to mind one that something has.
+    // The error for an unknown name suggests a similar one.
     let rejected = cell(&["--master", &address, "status", "samll"]);
     assert!(text(&rejected.stderr).contains("; did you mean dev/small?"), "{rejected:?}");
     let stopped = cell(&["--master", &address, "stop", "smal1", "--yes"]);
     assert!(text(&stopped.stderr).contains("; did you mean dev/small?"), "{stopped:?}");
-    // The spec that is described is written as in a file.
+    // The described spec is written as in a job file.
     let described = stdout_of(&["--master", &address, "describe", "small"]);
     assert!(described.contains("cpu: \"0.01\"\n      ram: \"64MiB\""), "{described}");
     running.stop();

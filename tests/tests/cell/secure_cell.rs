@@ -1,4 +1,5 @@
-//! Machines that are dialled: output through a master, by those who may read it and by nobody else.
+//! Cells with identities and machines that masters dial: task output through a master, readable
+//! only with permission.
 
 use super::agent::{dev, first_line, is_running_attempt, kill, make_fifo, submit, wait};
 use crate::support::{
@@ -27,7 +28,7 @@ use tokio::time::timeout;
 
 /// A cell with identities: a master, users ann and bob, and the agent of n1.
 pub struct SecureCell {
-    /// Before the folder, so that they end first.
+    /// Before the folder, so that the processes end first.
     agent: Option<Running>,
     master: Option<Running>,
     pub folder: Folder,
@@ -39,7 +40,7 @@ impl SecureCell {
         SecureCell::with(&[])
     }
 
-    /// With lines of the master's configuration replaced by others.
+    /// Creates the cell with lines of the master's configuration replaced.
     pub fn with(changes: &[(&str, &str)]) -> SecureCell {
         let folder = Folder::new();
         let address = free_address();
@@ -50,9 +51,9 @@ impl SecureCell {
         let more = ["--listen", &at, "--config", &config, "--data-dir", &data];
         stdout_of(&[&walled.args("admin")[..], &init, &more].concat());
         let mut text = fs::read_to_string(&config).unwrap();
-        for (usual, wanted) in changes {
-            assert!(text.contains(usual), "{usual}");
-            text = text.replace(usual, wanted);
+        for (original, replacement) in changes {
+            assert!(text.contains(original), "{original}");
+            text = text.replace(original, replacement);
         }
         fs::write(&config, text).unwrap();
         let master = Running::spawn_args(&["master", "start", "--config", &config]);
@@ -65,10 +66,10 @@ impl SecureCell {
         walled
     }
 
-    /// How `user` reaches the cell.
+    /// The connection arguments of `user`.
     pub fn args(&self, user: &str) -> [&'static str; 2] {
         let path = self.folder.path(&format!("{user}-contexts.toml"));
-        // Tests are short, and so is what they leave.
+        // Tests are short, so the leak is small.
         ["--contexts", Box::leak(path.into_boxed_str())]
     }
 
@@ -159,7 +160,7 @@ impl SecureCell {
         IdentityFiles::in_data_dir(self.folder.0.join("m1").as_ref()).load_authority().unwrap()
     }
 
-    /// Where the agent says it is dialled.
+    /// The address at which the agent accepts connections.
     fn agent_address(&self) -> String {
         let machines = json(&[&self.args("admin")[..], &["machine", "ls", "-o", "json"]].concat());
         machines[0]["spec"]["attributes"][AGENT_ADDRESS_ATTRIBUTE]["text"]
@@ -168,7 +169,7 @@ impl SecureCell {
             .to_owned()
     }
 
-    /// Lines of the audit log, each as one text.
+    /// The lines of the audit log, each as one text.
     pub fn audit(&self) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let page = runtime.block_on(self.client("admin").text("/v1/audit?limit=1000")).unwrap();
@@ -201,8 +202,8 @@ fn owners_and_holders_of_the_capability_read_output_and_others_do_not() {
     let walled = SecureCell::new();
     walled.run("ann", "web", "echo secret; exec sleep 1000");
     let logs = |user: &str| cell(&[&walled.args(user)[..], &["logs", "ann/web"]].concat());
-    // A task runs before its program has said anything.
-    let output_of_ann = || Some(text(&logs("ann").stdout)).filter(|said| !said.is_empty());
+    // A task counts as running before its program has printed anything.
+    let output_of_ann = || Some(text(&logs("ann").stdout)).filter(|output| !output.is_empty());
     assert_eq!(poll_until("ann reads nothing", output_of_ann), "secret\n");
     assert_eq!(text(&logs("admin").stdout), "secret\n");
     let rejected = logs("bob");
@@ -220,16 +221,16 @@ fn owners_and_holders_of_the_capability_read_output_and_others_do_not() {
     walled.stop();
 }
 
-/// A machine that was off for longer than its certificate lasts is turned away before it can say a
-/// word, and whoever asks for it is told.
+/// A machine that was off for longer than its certificate is valid is rejected in the handshake,
+/// and its status says so.
 #[test]
 fn a_machine_whose_certificate_has_expired_is_said_to_be_refused() {
     let quick = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
     let mut walled = SecureCell::with(&quick);
-    let resolver = |walled: &SecureCell| {
+    let show_machine = |walled: &SecureCell| {
         text(&cell(&[&walled.args("admin")[..], &["machine", "show", "n1"]].concat()).stdout)
     };
-    poll_until("the cell knows it", || Some(()).filter(|()| !resolver(&walled).is_empty()));
+    poll_until("the cell knows it", || Some(()).filter(|()| !show_machine(&walled).is_empty()));
     walled.agent.take().unwrap().kill();
     let file = walled.folder.path("n1.identity");
     let mut identity = Contexts::load(file.as_ref()).unwrap();
@@ -241,17 +242,18 @@ fn a_machine_whose_certificate_has_expired_is_said_to_be_refused() {
     (context.certificate, context.key) = (Some(old.certificate), Some(old.key));
     identity.save(file.as_ref()).unwrap();
     walled.agent = Some(walled.start("n1"));
-    let resolver = poll_until("it is refused", || {
-        Some(resolver(&walled)).filter(|shown| shown.contains("refused"))
+    let machine_text = poll_until("it is refused", || {
+        Some(show_machine(&walled)).filter(|text| text.contains("refused"))
     });
-    let unfolded = resolver.split_whitespace().collect::<Vec<_>>().join(" ");
+    let unfolded = machine_text.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in ["the certificate of its agent has expired", "cell agent join --token-file"] {
-        assert!(unfolded.contains(words), "{resolver}");
+        assert!(unfolded.contains(words), "{machine_text}");
     }
     walled.stop();
 }
 
-/// What an agent says to whoever dials it as `part`, and wants it to be the agent of `machine`.
+/// Dials an agent as `part`, expecting the agent of `machine`, and reads the output of a
+/// task.
 async fn dial_agent(
     walled: &SecureCell,
     authority: &Authority,
@@ -280,7 +282,7 @@ async fn an_agent_answers_masters_of_its_cell_and_is_known_by_its_machine() {
     let (authority, now) = (walled.authority(), SystemClock.wall_time());
     let dial_as =
         |part: Part, machine: &'static str| dial_agent(&walled, &authority, part, machine, now);
-    // Asked until there is something: a task runs before its program has said anything.
+    // Retried, because a task counts as running before its program has printed anything.
     let spoken = async {
         loop {
             let piece = dial_as(Part::Master(name("m1")), "n1").await.unwrap();
@@ -290,7 +292,7 @@ async fn an_agent_answers_masters_of_its_cell_and_is_known_by_its_machine() {
         }
     };
     assert_eq!(timeout(TIMEOUT, spoken).await.expect("it says nothing"), "secret\n");
-    // It is nobody else's agent.
+    // It is not the agent of another machine.
     let error = dial_as(Part::Master(name("m1")), "n2").await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     // Other agents get packages and nothing else.
@@ -345,7 +347,7 @@ fn output_is_followed_from_one_attempt_to_the_next_to_the_end() {
     stdout_of(&[&at[..], &["job", "stop", "dev/web"]].concat());
     one.wait_success();
     both.wait_success();
-    // What a dead task wrote is still there.
+    // The output of a dead task is still available.
     let after = stdout_of(&[&at[..], &["logs", "dev/web", "--tail", "1"]].concat());
     assert_eq!(after, "dev/web/0 task 0:2\ndev/web/1 task 1:2\n");
     running.stop();
@@ -361,7 +363,7 @@ fn output_stays_readable_after_a_restart_in_place_and_the_end() {
     let logs = || stdout_of(&[&at[..], &["logs", "dev/web"]].concat());
     let until_said = |word: &str| poll_until(word, || logs().contains(word).then_some(()));
     until_said("one");
-    // Another command starts again where it is.
+    // A replaced command restarts the task in place.
     let file = folder.path("web.json");
     let changed = fs::read_to_string(&file).unwrap().replace("echo one", "echo two");
     fs::write(&file, changed).unwrap();
@@ -375,7 +377,7 @@ fn output_stays_readable_after_a_restart_in_place_and_the_end() {
     running.stop();
 }
 
-/// A page that somebody looks at, from elsewhere or under a name that leads here, gets nothing.
+/// A web page, from another origin or under a name that resolves to this address, is rejected.
 #[test]
 fn no_web_page_drives_an_open_cell() {
     let folder = Folder::new();
@@ -393,7 +395,7 @@ fn no_web_page_drives_an_open_cell() {
         stream.read_to_end(&mut received).unwrap();
         text(&received)
     };
-    // Even with the token of the cell, which no page has.
+    // Even with the cell's token, which no page has.
     let token = std::fs::read_to_string(folder.path("data/dev-token")).unwrap();
     let bearer = format!("authorization: Bearer {}\r\n", token.trim());
     let host = |to: &str| format!("host: {to}\r\n{bearer}");
@@ -402,7 +404,7 @@ fn no_web_page_drives_an_open_cell() {
         (&address, "GET /v1/jobs/dev/web/tasks/0/output", "secret"),
     ];
     for (to, line, answer) in targets {
-        // A task runs before its program has said anything.
+        // A task counts as running before its program has printed anything.
         poll_until(line, || dial_as(to, line, &host(to)).contains(answer).then_some(()));
         for page in [
             format!("{}origin: http://evil.example\r\n", host(to)),
@@ -413,7 +415,7 @@ fn no_web_page_drives_an_open_cell() {
             assert!(received.starts_with("HTTP/1.1 403"), "{page}: {received}");
         }
     }
-    // Pages can open WebSockets; sessions are none.
+    // Pages can open WebSockets; sessions do not use them.
     let line = "POST /v1/jobs/dev/web/tasks/0/exec?command=%5B%22true%22%5D";
     let received = dial_as(&address, line, &format!("{}upgrade: websocket\r\n", host(&address)));
     assert!(received.starts_with("HTTP/1.1 426"), "{received}");

@@ -1,5 +1,5 @@
-//! `cell exec` by the real binary: terminals and pipes, codes and signals, who may, and everything
-//! that ends a session and leaves nobody behind.
+//! `cell exec`, tested with the real binary: terminals and pipes, exit codes and signals,
+//! permissions, and everything that ends a session without leaving processes behind.
 
 use super::agent::{
     SplitCell, dev, first_line, is_alive, is_running_attempt, kill, make_fifo, submit, wait,
@@ -19,7 +19,7 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// A job whose one task waits, with room for what is run beside it.
+/// Runs a job whose only task waits, with limits large enough for sessions beside it.
 fn run_waiting_job(folder: &Folder, address: &str) {
     let more = serde_json::json!({ "restart": { "backoff": 1 }, "task": {
         "limits": { "cpu": 1000, "ram": 128 << 20 }, "command": ["sleep", "1000"],
@@ -29,7 +29,7 @@ fn run_waiting_job(folder: &Folder, address: &str) {
     wait(address, "web", is_running_attempt(1));
 }
 
-/// A terminal with a `cell` on it.
+/// A pseudo-terminal that runs `cell`.
 pub struct Screen {
     own: File,
     pieces: Receiver<Vec<u8>>,
@@ -70,7 +70,7 @@ impl Screen {
         self.own.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until this is on the screen, after what was waited for before.
+    /// Waits until this text is on the screen, after the text of the last wait.
     pub fn wait_for_text(&mut self, part: &str) {
         while !self.output.contains(part) {
             let piece = self.pieces.recv_timeout(TIMEOUT);
@@ -81,7 +81,7 @@ impl Screen {
         self.output.drain(..end);
     }
 
-    /// What else comes until the command has ended.
+    /// The rest of the output until the command has ended.
     pub fn remaining_text(mut self) -> String {
         self.child.wait().unwrap();
         self.pieces.iter().for_each(|piece| self.output.push_str(&text(&piece)));
@@ -106,11 +106,11 @@ fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
     screen.type_keys("echo \"<$(stty size) $TERM $CELL_JOB>\"\r");
     screen.wait_for_text("<33 99 vt220 web>");
     resize(&screen.own, (40, 120));
-    // The kernel tells the terminal's own session; here nobody is in it.
+    // The kernel signals the terminal's foreground processes; here there are none.
     kill("-WINCH", screen.child.id());
     screen.type_keys("until test \"$(stty size)\" = '40 120'; do :; done; echo size $((1 + 1))\r");
     screen.wait_for_text("size 2");
-    // What says that it begins is what the key is for: before, the key would be the shell's.
+    // The output shows that the command has started: before that, the key would go to the shell.
     let begin = "sh -c 'echo begin $((2 + 1)); exec sleep 1000'; echo \"<code $?>\"\r";
     screen.type_keys(begin);
     screen.wait_for_text("begin 3");
@@ -119,7 +119,7 @@ fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
     screen.wait_for_text("<then 130>");
     screen.type_keys("exit 3\r");
     assert_eq!(screen.child.wait().unwrap().code(), Some(3));
-    // The terminal here is as it was before.
+    // The local terminal has its former settings.
     let echoes = rustix::termios::tcgetattr(&screen.own).unwrap().local_modes;
     assert!(echoes.contains(rustix::termios::LocalModes::ECHO));
     let no_terminal = cell(&args);
@@ -165,8 +165,8 @@ fn bytes_travel_both_ways_and_streams_stay_apart() {
     running.stop();
 }
 
-/// What is not there, or no program, is told in words of ours and by the code that shells have for
-/// it, with a terminal and without.
+/// A missing program, or a file that is not one, is reported with the exit code that shells use,
+/// with a terminal and without.
 fn check_missing_programs(address: &str) {
     let exec = ["--master", address, "exec", "dev/web/0", "--"];
     let on_screen = ["--master", address, "exec", "-t", "dev/web/0", "--"];
@@ -185,14 +185,14 @@ fn check_missing_programs(address: &str) {
     }
 }
 
-/// Says its number, and stays, with a child that tries to get away.
+/// Prints its pid, and keeps running, with a child that tries to escape.
 const STAYING_SCRIPT: &str = r#"setsid sleep 1000 & echo $! >> "$SHARED/child"
     echo $$ >> "$SHARED/session"; echo here; exec sleep 1000"#;
 
-/// A session that stays, and the processes in it.
+/// Starts a session that keeps running, and returns the processes in it.
 fn start_staying_session(folder: &Folder, exec: &[&str]) -> (Running, [u32; 2]) {
     for name in ["child", "session"] {
-        // Of an earlier session, if there was one.
+        // Left by an earlier session, if there was one.
         let _ = std::fs::remove_file(folder.path(name));
     }
     let session = Running::spawn_args(&[exec, &["sh", "-c", STAYING_SCRIPT]].concat());
@@ -209,7 +209,7 @@ fn a_session_ends_with_its_caller_and_with_its_task_and_leaves_nobody() {
     let (session, pids) = start_staying_session(&folder, &exec);
     session.kill();
     pids.into_iter().for_each(wait_gone);
-    // One whose input nobody takes, so that nobody on the way is waiting for more of it.
+    // A session whose input is not read, so that no component on the way waits for more of it.
     let mut command = command(&[&exec[..], &["sh", "-c", STAYING_SCRIPT]].concat());
     for name in ["child", "session"] {
         std::fs::remove_file(folder.path(name)).unwrap();
@@ -240,7 +240,7 @@ fn an_agent_that_dies_ends_sessions_and_not_tasks() {
     session.wait_for_line("error:");
     assert!(is_alive(tasks[0]));
     let agent = apart.agent();
-    // The masters hear of the new agent's port with its first report.
+    // The masters learn the new agent's port from its first report.
     let begun = Instant::now();
     while text(&cell(&[&exec[..], &["echo", "again"]].concat()).stdout) != "again\n" {
         assert!(begun.elapsed() < TIMEOUT, "no session with the next agent");

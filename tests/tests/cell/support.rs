@@ -1,4 +1,4 @@
-//! A `cell` that runs: started as a process, heard on its output, ended by its own id.
+//! Test support: runs `cell` as a process, reads its output, and ends it by its process id.
 
 use cellwright_tests::{binary, leftovers};
 use std::io::{BufRead, BufReader};
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// Bounds every wait; nothing takes nearly as long.
+/// Bounds every wait; no wait takes nearly as long.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two looks at what cannot be watched.
+/// The interval of polling.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn repo() -> PathBuf {
@@ -33,7 +33,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Standard output of a run that went well.
+/// The standard output of a successful run.
 pub fn stdout_of(args: &[&str]) -> String {
     let output = cell(args);
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
@@ -44,7 +44,7 @@ pub fn json(args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout_of(args)).expect("output is JSON")
 }
 
-/// Looks until there is something, and fails with `never` where there is nothing in time.
+/// Polls until there is a result, and panics with `never` on timeout.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for; looks are bounded")]
 pub fn poll_until<T>(never: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -57,7 +57,7 @@ pub fn poll_until<T>(never: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder of its own, gone with the test, and with all that ran in it.
+/// A temporary folder, removed at the end of the test together with the processes in it.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -67,7 +67,7 @@ impl Folder {
         let name = format!("cell-test-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a folder can be made");
-        // Tasks of an agent that is root are nobody, and meet their test here.
+        // Tasks of an agent that runs as root are unprivileged users, and write to this folder.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(&path, open).expect("it is opened to all");
         Folder(path)
@@ -84,13 +84,13 @@ impl Drop for Folder {
     }
 }
 
-/// An address nobody listens on, most likely.
+/// An address that most likely nothing listens on.
 pub fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     listener.local_addr().expect("it has an address").to_string()
 }
 
-/// A `cell` that keeps running.
+/// A running `cell`.
 pub struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -113,7 +113,7 @@ impl Running {
             let sender = sender.clone();
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    // The test may have heard enough.
+                    // The test may have stopped reading.
                     let _ = sender.send(line);
                 }
             });
@@ -121,7 +121,7 @@ impl Running {
         Running { child, lines }
     }
 
-    /// The first line from here on that has `part` in it.
+    /// The next line that contains `part`.
     pub fn wait_for_line(&self, part: &str) -> String {
         let mut lines_seen = Vec::new();
         loop {
@@ -133,7 +133,7 @@ impl Running {
         }
     }
 
-    /// `host:port` of the URL it says it serves.
+    /// `host:port` of the URL that it announces.
     pub fn address(&self) -> String {
         let line = self.wait_for_line(" serves http");
         let url = line.split_whitespace().find(|word| word.starts_with("http"));
@@ -145,23 +145,23 @@ impl Running {
         self.child.id()
     }
 
-    /// As a power cut would.
+    /// Kills the process, as a power failure would.
     pub fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it is gone");
     }
 
-    /// Waits until it ends by itself, and well.
+    /// Waits until it ends by itself, successfully.
     pub fn wait_success(mut self) {
         let ended = self.child.wait().expect("it ends");
         assert!(ended.success(), "{ended}");
     }
 
-    /// The code that it ends with, told to by ctrl-c as soon as it listens for that.
+    /// Sends ctrl-c as soon as its handler is installed; returns the output and the exit code.
     pub fn interrupt(mut self) -> (Vec<String>, Option<i32>) {
         let pid = self.child.id().to_string();
         let status = format!("/proc/{pid}/status");
-        // The second lowest bit stands for the second signal, which is that of the key.
+        // The second lowest bit stands for signal 2, which is SIGINT.
         let listens = || {
             let text = std::fs::read_to_string(&status).unwrap_or_default();
             let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -175,7 +175,7 @@ impl Running {
         (self.lines.iter().collect(), ended.code())
     }
 
-    /// As an operator would.
+    /// Stops the process as an operator would.
     pub fn stop(mut self) {
         let pid = self.child.id().to_string();
         let status_of_kill =
@@ -188,7 +188,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Gone already, unless a test failed half-way.
+        // Has already ended, unless a test failed half-way.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
-//! Who tasks are, and what is run beside them: tasks of an agent that is root are nobody, programs
-//! that ask how a task is and commands of sessions are held to what the task is held to, leave
-//! nobody behind, and keep its environment to themselves. They need root, and say so without it.
-//! Who a task is to other programs takes no root.
+//! Isolation of tasks: tasks of an agent that runs as root are unprivileged; health probes and
+//! commands of sessions have the limits of their task, leave no processes behind, and keep its
+//! environment secret. These tests need root, and print that they are skipped without it. Task
+//! certificates need no root.
 
 use crate::agent::{first_line, is_running_attempt, submit, wait};
 use crate::containers::{RootCell, can_run, failed};
@@ -11,7 +11,6 @@ use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::ClientError;
 use cellwright_api::error::Code;
-use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
@@ -34,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Looks until it is so; nothing takes nearly as long as is waited.
+/// Waits until the condition holds; no wait takes nearly as long as the timeout.
 fn wait_until(condition_name: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -72,7 +71,7 @@ fn a_plain_task_of_a_root_agent_is_its_own_unless_the_operator_says_otherwise() 
     assert_eq!(line("Groups:"), "", "no group but its own");
     let own = format!("{uid} {uid} {uid}\nsetting\nrosebud\nown\nnamed\n");
     assert_eq!(lab.log("plain", &[]), own);
-    // A session is who its task is.
+    // A session runs as the user of its task.
     let exec = ["--master", &lab.address, "exec", "dev/plain/0", "--", "sh", "-c", "id -u; id -G"];
     assert_eq!(text(&cell(&exec).stdout), format!("{uid}\n{uid}\n"));
     for user in ["root", "daemon"] {
@@ -89,7 +88,7 @@ fn a_plain_task_of_a_root_agent_is_its_own_unless_the_operator_says_otherwise() 
     lab.stop();
 }
 
-/// Processes in the groups of the lab's tasks, those of groups inside included.
+/// The processes in the cgroups of the lab's tasks, including nested cgroups.
 fn processes(lab: &RootCell) -> Vec<u32> {
     fn below(group: &Path) -> Vec<u32> {
         let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
@@ -101,7 +100,7 @@ fn processes(lab: &RootCell) -> Vec<u32> {
     lab.groups().iter().flat_map(|group| below(group)).collect()
 }
 
-/// A probe that hangs, with a child that tries to get away, again and again.
+/// A probe that hangs, with a child that tries to escape, again and again.
 fn probes_end_whole(driver: &str) {
     let lab = RootCell::open(driver);
     let probe_command = "echo asked >> asked; setsid sleep 1000 & setsid sleep 1000 & sleep 1000";
@@ -119,7 +118,7 @@ fn probes_end_whole(driver: &str) {
     wait_until("it is asked", || probe_count() >= 1);
     wait_until("the probe is in the task's group", || processes(&lab).len() > 2);
     wait_until("it is asked often", || probe_count() >= 6);
-    // Had they stayed, there would be twenty-four and ever more; the task and one probe are five.
+    // If they were left, there would be twenty-four and more; the task and one probe are five.
     wait_until("those before are gone", || processes(&lab).len() <= 5);
     stdout_of(&["--master", &lab.address, "job", "stop", "dev/ill"]);
     assert_eq!(lab.end_state("ill"), TaskState::Dead(TaskOutcome::Killed));
@@ -163,7 +162,7 @@ fn what_a_session_leaves_in_a_container_ends_with_it_and_its_environment_is_not_
     assert!(command_lines.iter().any(|line| line.contains("--process")), "the runtime is seen");
     let leaked = command_lines.iter().find(|line| line.contains("rosebud-of-this-test"));
     assert_eq!(leaked, None);
-    // Nor can others read it where it is written down.
+    // Others cannot read it in the stored bundle either.
     let bundles = fs::read_dir(lab.folder.0.join("data/agent/containers")).unwrap().flatten();
     let written = bundles.map(|entry| entry.path().join("config.json")).find(|path| path.exists());
     let mode = fs::metadata(written.expect("a container")).unwrap().permissions().mode();
@@ -175,7 +174,7 @@ fn what_a_session_leaves_in_a_container_ends_with_it_and_its_environment_is_not_
     lab.stop();
 }
 
-/// Asks as the agent of `machine` for the certificate of an attempt.
+/// Requests the certificate of an attempt as the agent of `machine`.
 fn request_task_identity(
     walled: &SecureCell,
     machine: &str,
@@ -187,7 +186,7 @@ fn request_task_identity(
     let client = identity.client().unwrap();
     let signing_request = signing_request(&new_key().unwrap()).unwrap();
     let task = TaskId(task);
-    let request = TaskIdentityRequest { protocol: PROTOCOL, task, attempt, signing_request };
+    let request = TaskIdentityRequest { task, attempt, signing_request };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answer = client.call_internal::<_, TaskIdentityAnswer>(TASK_IDENTITY_PATH, &request);
     match runtime.block_on(answer) {
@@ -213,7 +212,7 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     assert_eq!(holder.uri, "spiffe://aa/ann/web/0");
     let life =
         holder.until.since(cellwright_identity::enroll::issued_at(holder.from, holder.until));
-    // An hour, counted from when it was made.
+    // An hour, counted from its issue.
     assert!(life.0 <= 3_601_000, "{life:?}");
     let attempt = fs::read_dir(walled.folder.0.join("n1/tasks")).unwrap().flatten().next();
     let attempt = attempt.unwrap().file_name().into_string().unwrap();
@@ -230,7 +229,7 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
             "{machine}"
         );
     }
-    // One that is missing, or due, is had by the next agent too.
+    // The next agent also gets a missing certificate, and renews one that is due.
     let identity_path = fs::read_to_string(walled.folder.path("place")).unwrap();
     let certificate = Path::new(identity_path.trim()).join("certificate.pem");
     fs::remove_file(&certificate).unwrap();
@@ -244,12 +243,12 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     walled.stop();
 }
 
-/// Where a task says its papers are.
+/// Writes the path of the task's credentials to a file.
 const IDENTITY_SCRIPT: &str = r#"echo "$CELL_IDENTITY" > "$SHARED/place.new"
     mv "$SHARED/place.new" "$SHARED/place"; exec sleep 1000"#;
 
-/// Whether whoever trusts the cell's authority lets this certificate in: a whole handshake, with
-/// nothing but the network left out.
+/// Performs a complete TLS handshake without the network, and returns whether a peer that trusts
+/// the cell's authority accepts this certificate.
 fn tls_handshake(walled: &SecureCell, certificate: &str, key: &str) -> Result<(), rustls::Error> {
     let (authority, now) = (walled.authority(), SystemClock.wall_time());
     let part = Part::Master(Name::new("m1").unwrap());
@@ -265,7 +264,7 @@ fn tls_handshake(walled: &SecureCell, certificate: &str, key: &str) -> Result<()
     let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
     let name = "127.0.0.1".try_into().unwrap();
     let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
-    // Each has something to say to the other in every round, or the greeting is over.
+    // In every round each side has something to send, or the handshake is complete.
     while server.is_handshaking() || client.is_handshaking() {
         let mut bytes = Vec::new();
         client.write_tls(&mut bytes).unwrap();
@@ -308,10 +307,10 @@ fn a_certificate_is_renewed_before_it_ends_and_nobody_takes_the_old_one_after() 
         let now = read("certificate.pem").unwrap();
         let before = last.replace(now.clone());
         let [now, before] = [now, before].map(|pem| TaskCertificate::from_pem(&pem).unwrap());
-        // One says that it began up to a second before it was made; times are whole seconds.
+        // A certificate is valid from up to a second before its issue; times are whole seconds.
         now != before && now.from.plus(Span::seconds(1)) < before.until
     });
-    // After its end it is tolerated for as long as it lived, for clocks that differ.
+    // After its end it is accepted for as long again as it was valid, because clocks differ.
     sleep_until(holder.until.plus(holder.until.since(issued)).plus(Span::seconds(2)));
     let rejected = tls_handshake(&walled, &old, &key).unwrap_err();
     let expired = matches!(
@@ -321,7 +320,7 @@ fn a_certificate_is_renewed_before_it_ends_and_nobody_takes_the_old_one_after() 
         )
     );
     assert!(expired, "{rejected:?}");
-    // The key stays, and what lies beside it now is good for it.
+    // The key stays, and the new certificate matches it.
     assert_eq!(read("key.pem").unwrap(), key);
     wait_until("it is let in with what it has now", lets_in);
     walled.stop();

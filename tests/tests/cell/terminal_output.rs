@@ -1,19 +1,19 @@
-//! How results look, whatever the command: no wider than a plain terminal, in the order people
-//! count in, and with a word where there is nothing to show.
+//! The layout of results, for all commands: no wider than 80 columns, in natural order, and with a
+//! message where a result is empty.
 
 use crate::support::{Folder, cell, json, stdout_of, text};
 use crate::{Running, dev, wait_machines};
 
-/// Widest line that a person with a plain terminal sees whole.
+/// The width of a plain terminal.
 const WIDTH: usize = 80;
-/// As long as a word of ours is at most; beyond that it is somebody's name, a path or a digest.
+/// The maximum length of our own words; longer ones are names, paths or digests.
 const WORD: usize = 40;
 
-/// As long as names are at most that lines have to fit with: with the user before it and an index
-/// behind it, it is still no longer than a word.
+/// The longest name that lines have to fit with: with the user before it and an index after it, it
+/// is still no longer than a word.
 const LONG: &str = "a-service-of-the-search-team-web";
 
-/// Whether a line is no wider than it has to be: what is to be copied stays in one piece.
+/// Whether a line is no wider than necessary: text to copy stays in one piece.
 fn fits_terminal(line: &str) -> bool {
     let is_long = |word: &str| word.chars().count() > WORD;
     line.chars().count() <= WIDTH
@@ -25,7 +25,7 @@ fn with_address<'a>(address: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     [&["--master", address], args].concat()
 }
 
-/// A cell with a job that runs, one that waits, and a drain that is held up.
+/// A cell with a running job, a pending one, and a blocked drain.
 fn busy_cell(folder: &Folder) -> (Running, String, [String; 2]) {
     let (running, address) = dev(folder, "2");
     wait_machines(&address, 2);
@@ -128,7 +128,7 @@ fn where_there_is_nothing_to_show_it_is_said_beside_the_result() {
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{args:?}: {stderr}");
         assert_eq!(stdout, "", "{args:?}");
-        // The note of an open cell's audit is three lines more, each short enough for a terminal.
+        // The note on an open cell's audit has three more lines, each short enough for a terminal.
         let lines = if args[0] == "audit" { 4 } else { 1 };
         assert!(stderr.starts_with(want) && stderr.lines().count() == lines, "{args:?}: {stderr}");
         for (form, want) in [("json", "[]\n"), ("yaml", "[]\n"), ("jsonl", ""), ("name", "")] {

@@ -1,11 +1,12 @@
-//! Updates one after the other, and tasks that a job has not, as people type them on a real cell.
+//! Successive updates, and tasks that do not exist in a job, by commands on a real cell.
 
 use crate::support::{Folder, cell, stdout_of, text};
 use crate::{dev, wait_for, wait_job};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
 
-/// `web`, whose tasks run for ever on virtual machines and go at once when they are told to.
+/// Writes `web`, whose tasks run for ever on virtual machines and end at once when they are
+/// stopped.
 fn file(folder: &Folder, mode: &str) -> String {
     let path = folder.path("web.json");
     let spec = format!(
@@ -49,7 +50,7 @@ fn an_update_that_is_complete_is_closed_by_the_next() {
         "{printed}"
     );
     complete();
-    // What the cell would refuse anyway closes nothing.
+    // A change that the cell would reject anyway closes no update.
     let refused = std::fs::read_to_string(file(&folder, "four")).unwrap();
     std::fs::write(folder.path("gang.json"), refused.replacen('{', r#"{"gang": true, "#, 1))
         .unwrap();

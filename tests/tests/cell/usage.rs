@@ -1,10 +1,10 @@
-//! What a real task uses: from its processes over the agent and the master to an answer in SQL.
+//! The usage of a real task: from its processes through the agent and the master to an SQL query.
 
 use super::agent::{dev, is_running_attempt, submit, wait};
 use crate::support::{Folder, TIMEOUT, stdout_of};
 use std::time::Instant;
 
-/// Milli-cores at most, and measurements, of each job.
+/// The maximum millicores, and the number of measurements, of each job.
 fn query_usage(address: &str) -> Vec<(String, u64, u64)> {
     let query = "select job, max(cpu_max), sum(samples) from usage group by job order by job";
     let csv = stdout_of(&["--master", address, "sql", query, "-o", "csv"]);

@@ -1,7 +1,7 @@
-//! The verbs people type, on a real cell: what they print is kept in files, so that a change of a
-//! sentence is seen in review. `UPDATE_TRANSCRIPTS=1` writes them anew; read the difference.
+//! Transcripts of the verbs on a real cell: their output is kept in files, so that a changed
+//! sentence is seen in review. `UPDATE_TRANSCRIPTS=1` regenerates them; read the difference.
 //!
-//! What differs from run to run (addresses, times, lengths of time) is masked before comparing.
+//! Values that differ from run to run (addresses, times, durations) are masked before comparing.
 
 use crate::session::Screen;
 use crate::support::{Folder, cell, command, json, repo, stdout_of, text};
@@ -11,10 +11,10 @@ use cellwright_cell::task::TaskState;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Widest line that a person with a plain terminal sees whole.
+/// The width of a plain terminal.
 const WIDTH: usize = 80;
 
-/// A session at a terminal.
+/// The transcript of a session.
 struct Session {
     address: String,
     transcript: String,
@@ -26,7 +26,7 @@ impl Session {
         let words: Vec<String> = args
             .iter()
             .map(|word| match word.rsplit_once('/') {
-                // Files of the test have a folder of their own.
+                // Files of the test are in a folder of their own.
                 Some((folder, file)) if folder.starts_with('/') => file.to_owned(),
                 _ => (*word).to_owned(),
             })
@@ -41,7 +41,7 @@ impl Session {
         code
     }
 
-    /// Compares with what is kept, or keeps it.
+    /// Compares with the stored transcript, or stores it.
     fn finish(self, name: &str) {
         let transcript = mask_variable_parts(&self.transcript.replace(&self.address, "ADDRESS"));
         for line in transcript.lines() {
@@ -57,7 +57,7 @@ impl Session {
     }
 }
 
-/// `12 s`, `3 min` and dates, whatever they are.
+/// Masks `12 s`, `3 min` and dates.
 fn mask_variable_parts(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -82,7 +82,7 @@ fn mask_variable_parts(text: &str) -> String {
             }
         }
         let line = words.join(" ");
-        // How wide a column is depends on what was masked in it.
+        // The width of a column depends on the values masked in it.
         let text = line.trim_start();
         let parts: Vec<&str> = text.split("  ").map(str::trim).filter(|p| !p.is_empty()).collect();
         out.push_str(&line[..line.len() - text.len()]);
@@ -92,7 +92,7 @@ fn mask_variable_parts(text: &str) -> String {
     out
 }
 
-/// A job for virtual machines, which end as they are told.
+/// Writes a job for virtual machines, whose tasks end as the job specifies.
 fn job(folder: &Folder, name: &str, command: &str, more: &str) -> String {
     let path = folder.path(&format!("{name}.json"));
     let text = format!(
@@ -200,14 +200,14 @@ fn every_read_command_has_every_form() {
         assert_eq!(displayed("jsonl").lines().count(), lines, "{read:?}");
         assert!(displayed("yaml").contains("name: "), "{read:?}");
         assert!(!displayed("table").is_empty() && !displayed("wide").is_empty(), "{read:?}");
-        // What the environment says holds where the command line says nothing.
+        // The environment variable applies where there is no option.
         let by_environment = command(&[&at[..], read].concat()).env("CELL_OUTPUT", "name").output();
         assert_eq!(text(&by_environment.unwrap().stdout), names, "{read:?}");
     }
-    let wrong =
+    let output =
         command(&[&at[..], &["status"]].concat()).env("CELL_OUTPUT", "xml").output().unwrap();
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("allowed: table"), "{}", text(&wrong.stderr));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("allowed: table"), "{}", text(&output.stderr));
     let unnamed = cell(&[&at[..], &["status", "-o", "name"]].concat());
     assert_eq!(unnamed.status.code(), Some(2), "{}", text(&unnamed.stdout));
     running.stop();
@@ -336,7 +336,7 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let file = job(&folder, "work", r#"["sim", "finish", "1"]"#, "");
     at(&["run", &file, "--owner", "ann"]);
     at(&["wait", "ann/work"]);
-    // Dead jobs are not in the way of who leaves.
+    // Dead jobs do not prevent the removal of their user.
     at(&["user", "rm", "ann"]);
     let gone = cell(&["--master", &address, "user", "show", "ann"]);
     assert_eq!(gone.status.code(), Some(1));
@@ -361,7 +361,7 @@ fn a_folder_of_virtual_machines_is_served_by_another_number_of_them() {
     assert!(removed.contains("start `cell dev` again"), "{removed}");
     running.stop();
     let (running, address) = dev(&folder, "1");
-    // The one that was removed is back, those that are not served are gone.
+    // The removed machine is back, and those that are not served are gone.
     crate::wait_machines(&address, 1);
     assert_eq!(names(&address), "dev-0\n");
     running.stop();

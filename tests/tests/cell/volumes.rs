@@ -1,5 +1,5 @@
-//! Folders that machines lend, by the real binary: tasks that borrow one run where it is lent, and
-//! wait where nobody lends it, with the reason.
+//! Host volumes, tested with the real binary: tasks that mount one run where it is offered, and are
+//! pending with the reason where no machine offers it.
 
 use crate::agent::{is_running_attempt, wait};
 use crate::containers::can_run;
@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Two machines of containers on one computer: `m1` lends nothing, `m2` a folder.
+/// Two machines with containers on one computer: `m1` offers no host volume, `m2` offers one.
 struct TwoAgents {
     folder: Folder,
     address: String,
@@ -50,7 +50,7 @@ impl TwoAgents {
         self.running.push(agent);
     }
 
-    /// A file with a job of `count` tasks that stay; `more` is merged into it.
+    /// Writes a file with a job of `count` tasks that keep running; `more` is merged into it.
     fn file(&self, job: &str, count: u32, isolation: &Value, more: &Value) -> String {
         let script = "test ! -d /data || touch /data/$CELL_INDEX || exit 1; exec sleep 1000";
         let mut spec = value!({
@@ -81,7 +81,7 @@ impl TwoAgents {
 
 impl Drop for TwoAgents {
     fn drop(&mut self) {
-        // Tasks go with their jobs, jobs before machines, machines before masters.
+        // Tasks end with their jobs, jobs before machines, machines before masters.
         for job in ["left", "both", "held", "nowhere"] {
             let job = format!("dev/{job}");
             cell(&["--master", &self.address, "job", "stop", &job]);
@@ -94,7 +94,7 @@ impl Drop for TwoAgents {
     }
 }
 
-/// Without the ends of lines.
+/// The text without line breaks.
 fn single_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -147,7 +147,7 @@ fn a_cell_without_containers_says_that_it_lends_nothing() {
     let (data, volume_path) = (folder.path("data"), folder.path("lent"));
     fs::create_dir(&volume_path).unwrap();
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--lend", &volume_path];
-    // A container runtime is found by its name.
+    // The container runtime is found by its name.
     let mut dev = command(&args);
     dev.env("PATH", folder.path("nothing"));
     let running = Running::spawn(dev);
@@ -162,7 +162,7 @@ fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
         return;
     }
     let pair = TwoAgents::open();
-    // Once something runs there, the machine that lends nothing is known to be up.
+    // Once a task runs there, the machine without host volumes is known to be up.
     let constraint = value!({ "attribute": "place", "operator": { "equal": { "text": "m1" } } });
     let on_m1 = value!({ "constraints": [constraint] });
     pair.run("left", 1, &value!({}), &on_m1);
@@ -173,7 +173,7 @@ fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
     let displayed = stdout_of(&["--master", &pair.address, "machine", "show", "m2", "-o", "json"]);
     assert!(displayed.contains(&format!("\"volume.{}\"", pair.volume_path)), "{displayed}");
 
-    // The one machine that it may run on lends nothing.
+    // The only machine that it may run on offers no host volumes.
     pair.run("held", 1, &volume_spec(&pair.volume_path), &on_m1);
     let why = pair.explain("dev/held/0");
     assert!(why.contains("1 does not lend volume"), "{why}");

@@ -75,9 +75,8 @@ async fn an_agent_killed_fifty_times_loses_none_of_twenty_tasks() {
     }
     assert_eq!(ended, 10);
     let still = |task: &TaskView| task.index as usize >= ended;
-    cell.wait_for_tasks("waits", |task| match still(task) {
-        true => task.state == TaskState::Running,
-        false => ended_right(task),
+    cell.wait_for_tasks("waits", |task| {
+        if still(task) { task.state == TaskState::Running } else { ended_right(task) }
     })
     .await;
     for (index, pid) in pids.iter().enumerate().skip(ended) {

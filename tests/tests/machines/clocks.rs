@@ -71,8 +71,8 @@ async fn run_job(cell: &Machines, job: &str) {
 }
 
 /// The clock of a process is wrong in each way: that is said, and stops nothing, neither while it
-/// is so nor when it is right again. `find_process` is what alarms call the process, which may be another
-/// each time.
+/// is so nor when it is right again. `find_process` gives the name of the process in
+/// alarms, which may be another each time.
 async fn check_clock_jumps(
     cell: &Machines,
     kind: &str,

@@ -22,8 +22,9 @@ pub fn lines(cell: &Machines, job: &str) -> Vec<[String; 3]> {
     all.filter(|[_, task, _]| task.split('/').next() == Some(job)).collect()
 }
 
-/// A check by which a task of [`LEDGER_SCRIPT`] is up when it has written so: without one it is up when its
-/// process is there, and a shell that has not come to its first line would count as down here.
+/// A check by which a task of [`LEDGER_SCRIPT`] is up when it has written so: without one it is up
+/// when its process is there, and a shell that has not come to its first line would count as down
+/// here.
 pub fn has_started() -> Value {
     let test = r#"test -e "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT""#;
     json!({

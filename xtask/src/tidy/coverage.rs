@@ -116,9 +116,12 @@ mod tests {
     const HEADER: &str = "| item | what | state | code | test |\n|---|---|---|---|---|\n";
 
     fn page(replaced: &str, row: &str) -> String {
-        let rows = all_ids().map(|id| match id == replaced {
-            true => format!("{row}\n"),
-            false => format!("| {id} | some title | absent | | |\n"),
+        let rows = all_ids().map(|id| {
+            if id == replaced {
+                format!("{row}\n")
+            } else {
+                format!("| {id} | some title | absent | | |\n")
+            }
         });
         format!("# Coverage\n\n{HEADER}{}", rows.collect::<String>())
     }

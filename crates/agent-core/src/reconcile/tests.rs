@@ -1,4 +1,4 @@
-//! The core against a made-up machine: whatever is ordered and whatever happens, in any order.
+//! The core against a simulated machine: any orders and any events, in any order.
 
 use super::*;
 use cellwright_cell::desired::RunSpec;
@@ -136,7 +136,7 @@ fn what_is_left_is_kept_while_it_is_listed_and_saved_by_one_at_a_time() {
     let saver = |saver| DesiredTask { saver, ..order(1, 1, run()) };
     let keep = order(1, 1, Order::Keep);
     let first = [keep.clone(), saver(1)];
-    // Not before the alloc is gone, and that not before who is in it.
+    // Not before the alloc is gone, and that not before the tasks inside.
     let inside = AttemptStatus { alloc: Some(TaskId(1)), ..LIVE };
     let here = [(attempt(1, 1), held), (attempt(2, 1), inside)];
     check(Some(&first), &here, &["kill 2-1"]);
@@ -150,11 +150,11 @@ fn what_is_left_is_kept_while_it_is_listed_and_saved_by_one_at_a_time() {
     check(Some(&second), &next, &["kill 1-1-1"]);
     let next = [(attempt(1, 1), left), (run_of(1), failed)];
     check(Some(&second), &next, &["forget 1-1-1", "start 1-1-2"]);
-    // The alloc may be here again meanwhile: neither is in the other's way.
+    // The alloc may be here again meanwhile: neither blocks the other.
     let again = [keep, saver(1), order(1, 2, hold())];
     check(Some(&again), &[(attempt(1, 1), left)], &["start 1-1-1", "start 1-2"]);
     check(Some(&[]), &[(run_of(1), LIVE), (attempt(1, 2), held)], &["kill 1-1-1", "kill 1-2"]);
-    // Over: the folder goes when nobody is at it any more.
+    // Not retained any more: the folder is removed when no log saver reads it.
     check(Some(&[]), &[(attempt(1, 1), left), (run_of(1), LIVE)], &["kill 1-1-1"]);
     check(Some(&[]), &[(attempt(1, 1), left)], &["forget 1-1"]);
 }
@@ -202,18 +202,18 @@ fn what_is_seen_is_told() {
     }
 }
 
-/// One thing that happens to the made-up machine.
+/// One event of the simulated machine.
 #[derive(Clone, Debug)]
 enum Step {
-    /// For each task: not listed, or run or stop of the attempt so many after the newest.
+    /// For each task: not listed, or run or stop of the attempt that is so many after the newest.
     Orders(Vec<Option<(u32, bool)>>),
     /// The shim of a prepared attempt has started its program.
     Ready(u32),
     /// A program ends by itself with this code.
     Exits(u32, i32),
-    /// What was told to stop or die is gone.
+    /// What was told to stop or was killed is gone.
     Dies(u32),
-    /// The agent forgets what it told whom, as one that was killed and is back.
+    /// The agent restarts and forgets its requests.
     Restart,
 }
 
@@ -230,7 +230,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A machine that does what the core says and checks what it must never say.
+/// A simulated machine that carries out the core's actions and checks the invariants.
 #[derive(Default)]
 struct Model {
     orders: Option<Vec<DesiredTask>>,
@@ -238,7 +238,7 @@ struct Model {
     seen: Attempts,
     /// Attempts that ever had a process.
     started: BTreeSet<Attempt>,
-    /// Ends nobody may lose until the orders no longer list them.
+    /// Ends that must be kept until the orders no longer list them.
     ends: BTreeMap<Attempt, End>,
 }
 
@@ -253,7 +253,7 @@ impl Model {
     }
 
     fn settle(&mut self) {
-        // Bounded: each round starts, tells or forgets something for good.
+        // Bounded: each round starts, stops or forgets something for good.
         for _ in 0..8 {
             let actions = self.actions();
             if actions.is_empty() {
@@ -295,7 +295,7 @@ impl Model {
     }
 
     fn request(&mut self, attempt: Attempt, requested: Requested) {
-        let seen = self.seen.get_mut(&attempt).expect("only what is here is told");
+        let seen = self.seen.get_mut(&attempt).expect("only attempts that are here get requests");
         assert!(seen.is_active() && seen.requested < requested, "{attempt} is told again");
         seen.requested = requested;
     }
@@ -371,8 +371,8 @@ impl Model {
 
 proptest! {
     /// Never two processes for one attempt or one task; nothing killed that is desired; no end lost
-    /// while it is listed; what was said and done is not said again; and nothing is to be done when
-    /// what happened decides nothing.
+    /// while it is listed; no action repeated once it is done; and no action due after an event
+    /// that needs no reconcile.
     #[test]
     fn whatever_happens(steps in steps()) {
         let mut model = Model::default();

@@ -1,5 +1,5 @@
-//! Which CPUs a task runs on. A latency-sensitive task can reserve whole cores: others of its kind
-//! keep off them, batch does not, because it gives way at once.
+//! CPU affinity of tasks. A latency-sensitive task can reserve whole cores: others of its kind keep
+//! off them, batch does not, because it yields at once.
 
 use super::{Action, MachineSample, ResourceControl, TaskSample};
 use crate::cpus::CpuList;
@@ -24,7 +24,7 @@ impl ResourceControl {
                 None if sample.is_batch() => all.clone(),
                 None => unreserved.clone(),
             };
-            // A task that was never told runs anywhere, which is what most are to do.
+            // A task without a setting runs anywhere, as most should.
             if self.cpus.get(&sample.attempt).unwrap_or(&all) != &cpus {
                 self.cpus.insert(sample.attempt, cpus.clone());
                 actions.push(Action::RunOn { attempt: sample.attempt, cpus });
@@ -32,8 +32,8 @@ impl ResourceControl {
         }
     }
 
-    /// Keeps what is held, gives out what is free from the last core down, highest priority first.
-    /// One core always stays for those who reserved none.
+    /// Keeps reserved cores, and assigns free ones from the last core down, highest priority first.
+    /// One core always stays for tasks without reservations.
     fn assign(
         &mut self,
         machine: &MachineSample,
@@ -43,17 +43,17 @@ impl ResourceControl {
         let mut wanting: Vec<&&TaskSample> =
             tasks.iter().filter(|task| !task.is_batch() && task.whole_cores > 0).collect();
         wanting.sort_by_key(|task| (Reverse(task.priority), task.attempt));
-        let held = std::mem::take(&mut self.reserved_cores);
+        let reserved = std::mem::take(&mut self.reserved_cores);
         let kept_cores = |task: &&&TaskSample| {
-            let cores = held.get(&task.attempt)?;
-            let there = cores.iter().all(|core| machine.cores.contains(core));
-            (there && cores.len() == task.whole_cores as usize)
+            let cores = reserved.get(&task.attempt)?;
+            let present = cores.iter().all(|core| machine.cores.contains(core));
+            (present && cores.len() == task.whole_cores as usize)
                 .then(|| (task.attempt, cores.clone()))
         };
         let mut owned: BTreeMap<Attempt, Vec<CpuList>> =
             wanting.iter().filter_map(kept_cores).collect();
         let mut free: Vec<CpuList> = machine.cores.iter().skip(1).cloned().collect();
-        free.retain(|core| !owned.values().flatten().any(|taken| taken == core));
+        free.retain(|core| !owned.values().flatten().any(|reserved| reserved == core));
         for task in wanting {
             if owned.contains_key(&task.attempt) {
                 self.rejected_reservations.remove(&task.attempt);

@@ -1,4 +1,4 @@
-//! Who dies when memory or disk space runs out, and who is blamed for it.
+//! Which tasks are killed when memory or disk space runs out, and which are blamed for it.
 
 use super::{Action, Blame, CLEANUP_TIMEOUT, KILL_TIMEOUT, ResourceControl};
 use super::{AvailableResources, KillCause, KillReason, MachineSample, TaskSample};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 /// How many are named: the first few explain a shortage, a list of all does not.
 const MAX_BLAMED: usize = 3;
 
-/// What the machine can run out of and nobody can be squeezed out of.
+/// A resource that the machine can run out of and that cannot be throttled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScarceResource {
     Ram,
     Disk,
-    /// Rows of the file system's table of files: a disk with bytes to spare can be full.
+    /// Inodes of the file system: a disk with bytes to spare can be full.
     Files,
 }
 
@@ -28,11 +28,11 @@ impl ScarceResource {
         }
     }
 
-    fn available(self, room: &AvailableResources) -> u64 {
+    fn available(self, resources: &AvailableResources) -> u64 {
         match self {
-            ScarceResource::Ram => room.ram_available,
-            ScarceResource::Disk => room.disk_free,
-            ScarceResource::Files => room.files_free,
+            ScarceResource::Ram => resources.ram_available,
+            ScarceResource::Disk => resources.disk_free,
+            ScarceResource::Files => resources.files_free,
         }
     }
 
@@ -52,7 +52,7 @@ impl ScarceResource {
         }
     }
 
-    /// Nobody reserves files: there whoever has most has outgrown most.
+    /// Files have no reservation: the task with the most files has exceeded it most.
     fn over_reservation(self, sample: &TaskSample) -> u64 {
         match self {
             ScarceResource::Files => sample.files,
@@ -72,16 +72,16 @@ impl ScarceResource {
     }
 }
 
-/// Somebody who was told to die. What it holds is as good as free, but not for ever: a task that
-/// hangs in the kernel keeps its memory, and files outlive the task until they are removed.
+/// A killed task. What it holds counts as free, but not for ever: a task that hangs in the kernel
+/// keeps its memory, and files outlive the task until they are removed.
 #[derive(Clone, Debug)]
 pub struct KilledTask {
     since: Time,
     last_kill: Time,
     reason: KillReason,
-    /// When it was first seen to be gone.
+    /// When it was first found to be gone.
     pub(super) exited: Option<Time>,
-    /// What it was last seen to hold.
+    /// What it held in the last sample.
     pub(super) last_usage: Resources,
     pub(super) files: u64,
 }
@@ -129,21 +129,21 @@ impl ResourceControl {
         }
     }
 
-    /// Takes note of who has gone and what the others hold, and forgets those who held nothing that
-    /// outlives them, or whose files had time enough to go.
+    /// Records which have exited and what the others hold, and forgets those who held nothing that
+    /// outlives them, or whose files had time enough to be removed.
     pub(super) fn track_killed(&mut self, now: Time, tasks: &[TaskSample]) {
         let present: BTreeMap<Attempt, &TaskSample> =
             tasks.iter().map(|sample| (sample.attempt, sample)).collect();
         self.dying.retain(|attempt, dying| {
             if let Some(sample) = present.get(attempt) {
                 (dying.last_usage, dying.files) = (sample.used, sample.files);
-                // One look may have missed it.
+                // One pass may have missed it.
                 dying.exited = None;
                 return true;
             }
-            let gone = *dying.exited.get_or_insert(now);
+            let exited_at = *dying.exited.get_or_insert(now);
             let holds = dying.last_usage.disk > 0 || dying.files > 0;
-            holds && now.since(gone) < CLEANUP_TIMEOUT
+            holds && now.since(exited_at) < CLEANUP_TIMEOUT
         });
     }
 
@@ -156,7 +156,8 @@ impl ResourceControl {
         }
     }
 
-    /// Those who may not use slack and do. The kernel is quicker where it holds the limit.
+    /// Kills tasks over their limit that may not use slack. The kernel is quicker where it holds
+    /// the limit.
     fn kill_over_limit(
         &mut self,
         now: Time,
@@ -175,7 +176,7 @@ impl ResourceControl {
         }
     }
 
-    /// Kills until `short` is freed. Returns what nobody is left to be killed for.
+    /// Kills until `short` is freed. Returns the part for which no victim is left.
     fn free_up(
         &mut self,
         now: Time,
@@ -193,7 +194,7 @@ impl ResourceControl {
         };
         let mut candidates: Vec<&TaskSample> = tasks.iter().filter(may_die).collect();
         // Over the limit first and furthest over first; then from low to high priority; among
-        // equals whoever has outgrown its reservation most.
+        // equals the one furthest over its reservation.
         candidates.sort_by_key(|sample| {
             let over = resource.over_limit(sample);
             let priority = if over > 0 { Default::default() } else { sample.priority };

@@ -1,13 +1,13 @@
-//! Asking the masters for relief, where holding others back has not helped for long.
+//! Requests for evictions to the masters, where throttling and kills have not helped for long.
 //!
-//! What is known of a shortage outlives the agent that saw it. An agent that is restarted every
-//! half minute, by an upgrade that fails or by what makes its machine short, would otherwise never
-//! ask, and one that is restarted once would tell the masters that all is well. Its first looks
-//! tell nothing: rates need two of them, and those who were held back are set free. So what was
-//! remembered stands until it is seen again, for a few seconds; meanwhile nothing is asked for.
+//! The history of a shortage outlives the agent that observed it. An agent that is restarted every
+//! half minute, by a failing upgrade or by the very shortage of its machine, would otherwise never
+//! make a request, and one that is restarted once would report that all is well. Its first passes
+//! report nothing: rates need two samples, and throttled tasks are released. So the stored history
+//! counts until it is confirmed, for a few seconds; meanwhile nothing is requested.
 //!
-//! Rejected: pressure averages of the kernel, which go back far enough but do not exist on machines
-//! with control groups v1, and do not tell production from others.
+//! Rejected: the kernel's pressure averages (PSI), which go back far enough but do not exist on
+//! machines with cgroups v1, and do not tell production from others.
 
 use super::Action;
 use cellwright_cell::machine::ResourcePressureReport;
@@ -16,23 +16,23 @@ use cellwright_cell::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How long a shortage that an earlier agent saw counts without being seen again.
+/// How long a shortage from an earlier agent's history counts without being confirmed.
 pub const CONFIRM_WITHIN: Span = Span::seconds(10);
 
-/// A request to the master, and what became of the shortage.
+/// A request to the masters, and the state of the shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct EvictionRequest {
     since: Time,
-    /// 0 once the machine was well: another shortage is another plea.
+    /// 0 once the machine was well: another shortage is another request.
     asked: u32,
-    /// When it was last asked, or last short after it had been well.
+    /// When it was last requested, or last short after it had been well.
     at: Time,
 }
 
-/// What the next agent is to know.
+/// What the next agent has to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PressureHistory {
-    /// When the machine was last looked at.
+    /// The time of the last pass.
     looked: Time,
     short_since: BTreeMap<Dimension, Time>,
     pleas: BTreeMap<Dimension, EvictionRequest>,
@@ -45,7 +45,7 @@ impl PressureHistory {
         self.short_since.is_empty() && self.pleas.is_empty()
     }
 
-    /// Whether it says anything that `older` does not, or is newer by so much.
+    /// Whether it has anything that `older` has not, or is newer by `by`.
     #[must_use]
     pub fn is_news(&self, older: &PressureHistory, by: Span) -> bool {
         let request_counts = |all: &PressureHistory| -> Vec<(Dimension, u32)> {
@@ -62,7 +62,7 @@ pub(super) struct PressureEviction {
     request_delay: Span,
     short_since: BTreeMap<Dimension, Time>,
     requests: BTreeMap<Dimension, EvictionRequest>,
-    /// Shortages that only an earlier agent saw, with how long it is believed.
+    /// Shortages only from an earlier agent's history, and until when they count.
     unconfirmed: BTreeMap<Dimension, Time>,
 }
 
@@ -76,8 +76,9 @@ impl PressureEviction {
         }
     }
 
-    /// Goes on where another left off. Whatever happened while nobody looked for as long as a
-    /// shortage must last to matter, it is not known to have lasted, and what was asked is past.
+    /// Continues from the history of an earlier agent. After a gap without passes as long as a
+    /// shortage must last to matter, it is not known to have lasted, and earlier requests are
+    /// obsolete.
     pub fn resume(history: PressureHistory, request_delay: Span, now: Time) -> PressureEviction {
         let PressureHistory { looked, mut short_since, pleas: mut requests } = history;
         if now.since(looked) > request_delay {
@@ -94,7 +95,7 @@ impl PressureEviction {
         PressureHistory { looked: now, short_since, pleas }
     }
 
-    /// What the masters are to know of the machine, in the order of dimensions.
+    /// The shortages to report to the masters, in the order of dimensions.
     pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
         let report =
             |(dimension, request): (&Dimension, &EvictionRequest)| ResourcePressureReport {
@@ -105,7 +106,7 @@ impl PressureEviction {
         self.requests.iter().map(report).collect()
     }
 
-    /// Notes whether a dimension is short, for [`PressureEviction::request_evictions`].
+    /// Records whether a dimension is short, for [`PressureEviction::request_evictions`].
     pub fn observe(&mut self, dimension: Dimension, now: Time, short: bool) {
         if short {
             self.short_since.entry(dimension).or_insert(now);
@@ -115,8 +116,8 @@ impl PressureEviction {
         }
     }
 
-    /// Asks for what has been short for long, again and again while it is, and forgets what there
-    /// has been enough of for as long.
+    /// Requests evictions for what has been short for long, again and again while it is, and
+    /// forgets what has not been short for as long.
     pub fn request_evictions(&mut self, now: Time, actions: &mut Vec<Action>) {
         for (dimension, _) in self.unconfirmed.extract_if(.., |_, until| *until <= now) {
             self.short_since.remove(&dimension);

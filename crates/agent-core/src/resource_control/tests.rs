@@ -1,4 +1,4 @@
-//! The rules one by one, and what must hold whatever is sampled.
+//! The rules one by one, and the invariants for any samples.
 
 use super::*;
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn memory_is_freed_from_the_lowest_priority_up_and_no_further_than_needed() {
     let text = "ram: the machine lacked 805306368; priority 50, held 536870912; \
                 over their reservations: ubar/jfoo/4 by 268435456";
     assert_eq!(reason.describe(|task| format!("ubar/jfoo/{}", task.0)), text);
-    // They take their time to die: nobody else dies for that.
+    // They take their time to die: no other task is killed for that.
     assert_eq!(kills(&control.step(second(2), &machine, &tasks)), []);
 }
 
@@ -172,7 +172,7 @@ fn nobody_dies_for_files_of_the_dead_that_are_still_to_be_removed() {
         let actions = control.step(second(now), &machine, std::slice::from_ref(&high));
         assert_eq!(kills(&actions), [], "{now}");
     }
-    // Its files are gone and the disk is as full as before: somebody else has filled it.
+    // Its files are gone and the disk is as full as before: another task has filled it.
     assert_eq!(control.awaiting_cleanup().collect::<Vec<_>>(), [low.attempt]);
     control.cleaned_up(low.attempt);
     assert_eq!(control.awaiting_cleanup().count(), 0);
@@ -265,7 +265,7 @@ fn slack_is_used_freely_while_nobody_waits() {
     let (machine, mut tasks) = under_pressure();
     tasks[0].cpu_unmet = Some(10);
     assert_eq!(caps(&ResourceControl::default().step(second(1), &machine, &tasks)), []);
-    // Its own greed is no reason to squeeze batch.
+    // Its own excess is no reason to throttle batch.
     tasks[0].cpu_unmet = Some(900);
     tasks[0].limits.cpu = 1000;
     assert_eq!(caps(&ResourceControl::default().step(second(1), &machine, &tasks)), []);
@@ -306,7 +306,7 @@ fn batch_keeps_what_the_greedy_had_to_leave_for_as_long_as_it_wants_it() {
         control.step(second(now), &machine(), &tasks);
     }
     assert!(fed >= 85, "in {fed} of 100 seconds");
-    // And gets it all back when nobody wants it.
+    // And gets it all back when no other task wants it.
     starved.cpu_unmet = Some(0);
     for now in 140..160 {
         let tasks = [greedy.clone(), modest.clone(), starved.clone()];
@@ -330,7 +330,7 @@ fn whole_cores_are_closed_to_other_sensitive_tasks_only() {
     };
     let actions = control.step(second(1), &machine(), &tasks);
     assert_eq!(runs(&actions), [(1, "4,5,6,7".to_owned()), (2, "0,1,2,3".to_owned())]);
-    // A later and more important one gets what is left; nobody is moved off what it holds.
+    // A later and more important one gets what is left; no task is moved off its reserved cores.
     let mut second_owner = sensitive(4);
     second_owner.priority = Priority(300);
     second_owner.whole_cores = 2;
@@ -379,7 +379,7 @@ fn the_master_is_asked_after_every_minute_that_did_not_help() {
     assert_eq!(requests, [(60, request(1)), (120, request(2))]);
 }
 
-/// What is told after each second, of seconds in which the machine was short or was not.
+/// The reported shortages after each second, by whether the machine was short in it.
 fn shortages_after(
     control: &mut ResourceControl,
     from: u64,
@@ -409,15 +409,15 @@ fn a_machine_is_short_for_the_masters_until_it_has_been_well_for_as_long() {
     let mut control = with_delay(10);
     let all = [(10, true), (1, true), (1, false), (9, false), (1, false)];
     assert_eq!(shortages_after(&mut control, 0, &all), [None, Some(1), Some(0), Some(0), None]);
-    // Short again before that: well only after a whole while, asked for only after one.
+    // Short again before that: it is well only after a whole delay, and requests only after one.
     let mut control = with_delay(10);
     let all = [(11, true), (8, false), (9, true), (9, false), (11, true), (1, false), (10, false)];
     let want = [Some(1), Some(0), Some(0), Some(0), Some(1), Some(0), None];
     assert_eq!(shortages_after(&mut control, 0, &all), want);
 }
 
-/// When help is asked for from second `from` on, by one that takes up what was known at `left`.
-/// Its first look finds no rates; then the machine is short or is not.
+/// When evictions are requested from second `from` on, by an instance that resumes the history of
+/// second `left`. Its first pass has no rates; then the machine is short or is not.
 fn requests_after_a_restart(left: u64, from: u64, short: bool) -> Vec<u64> {
     let (machine, tasks) = under_pressure();
     let mut control = ResourceControl::default();
@@ -441,10 +441,10 @@ fn requests_after_a_restart(left: u64, from: u64, short: bool) -> Vec<u64> {
 fn a_restart_does_not_put_off_relief() {
     assert_eq!(requests_after_a_restart(40, 45, true), [60, 120]);
     assert_eq!(requests_after_a_restart(65, 70, true), [120, 180], "asked once before it");
-    // Long enough by the first look, which does not see it: not before the second.
+    // Long enough by the first pass, which does not see it: not before the second.
     assert_eq!(requests_after_a_restart(55, 61, true), [62, 122, 182]);
     assert_eq!(requests_after_a_restart(55, 61, false), [0u64; 0], "it was over by then");
-    // Nobody looked for as long as it takes to matter.
+    // A gap without passes as long as a shortage must last to matter.
     assert_eq!(requests_after_a_restart(40, 101, true), [162, 222]);
     assert_eq!(requests_after_a_restart(65, 130, true), [191, 251], "what it asked before is past");
 }
@@ -531,9 +531,11 @@ prop_compose! {
         files in 0u64..5000,
         rate in 0u64..5000,
     ) -> MachineSample {
-        let available = AvailableResources { ram_available: free, disk_free: disk, files_free: files };
+        let available =
+            AvailableResources { ram_available: free, disk_free: disk, files_free: files };
         let reserve = AvailableResources { ram_available: 1000, disk_free: 1000, files_free: 1000 };
-        MachineSample { capacity: Resources::new(4000, 9000, 9000, rate), available, reserve, ..machine() }
+        let capacity = Resources::new(4000, 9000, 9000, rate);
+        MachineSample { capacity, available, reserve, ..machine() }
     }
 }
 
@@ -548,13 +550,13 @@ proptest! {
     fn prod_within_its_limit_is_never_killed_and_nobody_lower_is_spared_for_it(
         rounds in proptest::collection::vec((any_machine(), any_tasks()), 1..6)
     ) {
-        let (mut control, mut told) = (ResourceControl::default(), BTreeSet::new());
+        let (mut control, mut killed) = (ResourceControl::default(), BTreeSet::new());
         for (now, (machine, tasks)) in (0..).zip(&rounds) {
             let actions = control.step(second(now * 15), machine, tasks);
             for action in &actions {
                 let Action::Kill { attempt, reason } = action else { continue };
-                // It was judged when it was told first, by what it was then.
-                if !told.insert(*attempt) {
+                // It was judged at its first kill, by its usage at that time.
+                if !killed.insert(*attempt) {
                     continue;
                 }
                 let victim = sample(tasks, *attempt);
@@ -566,7 +568,7 @@ proptest! {
                 if over {
                     continue;
                 }
-                // Whoever is lower and holds some of it is dying too.
+                // A lower task that holds some of it is dying too.
                 for other in tasks.iter().filter(|t| t.priority < victim.priority) {
                     let spared = other.used.get(dimension) > 0 && !control.is_dying(other.attempt);
                     prop_assert!(!spared, "{victim:?} died before {other:?}");

@@ -1,4 +1,4 @@
-//! Sharing what can be squeezed: CPU and disk rate.
+//! Throttling of what can be shared: CPU and disk rate.
 
 use super::{
     Action, BATCH_STARVATION_LIMIT, CapReason, MachineSample, ResourceControl, TaskSample,
@@ -9,26 +9,26 @@ use cellwright_cell::time::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Milli-cores of waiting below which nobody is called short: a twentieth of one thread's time.
+/// Milli-cores of waiting below which no task counts as starved: a twentieth of one thread's time.
 const NOTICEABLE_WAIT: u64 = 50;
-/// Thousandths of the machine's CPU time: with less idle, nobody gets more without another's loss.
+/// Thousandths of the machine's CPU time: with less idle, no task gets more without another's loss.
 const MIN_IDLE_PERMILLE: u64 = 50;
 
-/// Caps are raised by one part in so many.
+/// Caps are raised by one part in this many.
 const FAST_RAISE_PARTS: u64 = 4;
 const SLOW_RAISE_PARTS: u64 = 20;
-/// How often, where it is done slowly.
+/// How often, where they are raised slowly.
 const SLOW_RAISE_INTERVAL: Span = Span::seconds(10);
 
 /// Caps in one dimension.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     dimension: Dimension,
-    /// What everybody keeps, so that nobody stands still for ever.
+    /// What every task keeps, so that none stops for ever.
     floor: u64,
-    /// Caps that are in force beyond what a task's own limit asks for.
+    /// Caps that are in force beyond a task's own limit.
     caps: BTreeMap<Attempt, u64>,
-    /// What was last told, so that it is told once.
+    /// The caps that were last applied, so that each is applied once.
     last_applied: BTreeMap<Attempt, Option<u64>>,
 }
 
@@ -77,7 +77,8 @@ impl Throttle {
         }
     }
 
-    /// Tells what has changed. `why` is for tasks that are squeezed beyond their own limit.
+    /// Returns the action for a changed cap. `why` is for tasks that are capped beyond their own
+    /// limit.
     fn cap_action(
         &mut self,
         sample: &TaskSample,
@@ -114,7 +115,8 @@ impl ResourceControl {
         let (by_batch, by_sensitive) =
             (total(&batch, Dimension::Cpu), total(&sensitive, Dimension::Cpu));
         let headroom = capacity / 20;
-        // What is not of the cell uses CPU too: then tasks cannot use all that the machine has.
+        // Processes outside of the cell use CPU too: then tasks cannot use all that the machine
+        // has.
         let is_busy = machine.idle_permille.is_some_and(|idle| idle < MIN_IDLE_PERMILLE);
         let is_full =
             is_busy || by_batch.saturating_add(by_sensitive).saturating_add(headroom) >= capacity;
@@ -136,8 +138,8 @@ impl ResourceControl {
         }
     }
 
-    /// Cuts the excess of those furthest over their limits by what batch lacks, once it has lacked
-    /// it for too long.
+    /// Caps the tasks furthest over their limits by what batch lacks, once it has lacked it for too
+    /// long.
     fn throttle_over_limit(
         &mut self,
         now: Time,
@@ -146,7 +148,7 @@ impl ResourceControl {
         capacity: u64,
         (batch, sensitive): (&[&TaskSample], &[&TaskSample]),
     ) {
-        // What batch as a whole is kept alive with.
+        // The minimum that keeps batch as a whole alive.
         let least = capacity / 20;
         let batch_wants_cpu =
             batch.iter().any(|task| task.cpu_unmet.is_none_or(|w| w >= NOTICEABLE_WAIT));
@@ -156,7 +158,7 @@ impl ResourceControl {
             if !(batch_wants_cpu && capped) {
                 self.cpu.raise_caps(capacity, FAST_RAISE_PARTS, sensitive);
             } else if self.last_throttled.is_none_or(|at| now.since(at) >= SLOW_RAISE_INTERVAL) {
-                // Batch lives on what was cut and wants more: whoever was greedy gets back so
+                // Batch uses what was throttled and wants more: the throttled task gets back so
                 // little at a time that it shows soon whether that starves batch again.
                 self.last_throttled = Some(now);
                 self.cpu.raise_caps(capacity, SLOW_RAISE_PARTS, sensitive);
@@ -164,7 +166,7 @@ impl ResourceControl {
             return;
         }
         let since = *self.starved_since.get_or_insert(now);
-        // Who is held back already was given its time.
+        // A task that is capped already was given its time.
         if now.since(since) < BATCH_STARVATION_LIMIT && !capped {
             return;
         }
@@ -211,8 +213,8 @@ impl ResourceControl {
     }
 }
 
-/// Within its limit and kept waiting. Where the kernel does not tell, a full machine is reason
-/// enough.
+/// Within its limit and kept waiting. Where the kernel does not report waits, a busy machine is
+/// reason enough.
 fn is_starved(task: &TaskSample) -> bool {
     let within = task.used.cpu < task.limits.cpu;
     within && task.used.cpu > 0 && task.cpu_unmet.is_none_or(|wanting| wanting >= NOTICEABLE_WAIT)

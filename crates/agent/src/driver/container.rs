@@ -1,22 +1,22 @@
-//! The `container` driver: a program in a container of its own, by an OCI runtime. It lays out the
-//! container; the shim has the runtime make and start it, and so is the parent that learns how
-//! it ended.
+//! The `container` driver: a program in a container of its own, by an OCI runtime. It prepares the
+//! bundle; the shim has the runtime create and start the container, and so is the parent that
+//! learns how it ended.
 //!
 //! What a task sees:
 //!
 //! | path | what |
 //! |---|---|
 //! | `/` | the package that its job names as its root, or the machine's own programs; read-only |
-//! | `/work` | its own folder, where it starts |
+//! | `/work` | its own folder, its working directory |
 //! | `/packages/NAME` | its other packages, read-only |
 //! | `/alloc` | inside an alloc: the folder that its tasks share |
-//! | `/secrets`, `/identity`, `/ports` | its secrets; who it is; the ports it was given |
-//! | `/devices`, below `/dev` | the devices it was given |
+//! | `/secrets`, `/identity`, `/ports` | its secrets; its credentials; the ports assigned to it |
+//! | `/devices`, below `/dev` | the devices granted to it |
 //! | `/tmp` | in memory, charged to it |
 //!
-//! Users are shifted, always: whoever a task is inside, it is one of its own range outside. Only
-//! the account of a task that borrows folders of the machine, whose owners must stay who they are,
-//! is that account outside too, and its operator says which accounts those are.
+//! User IDs are always mapped: whichever user a task has inside, outside it has one of its own
+//! range. Only the account of a task with host volumes, whose files must keep their owners, is the
+//! same outside too, and the machine's operator decides which accounts those may be.
 
 use super::task_env::{
     TaskPaths, check_package_name, environment, io, log_limits, open_alloc, remove_dir,
@@ -43,24 +43,24 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Room in `/tmp`.
+/// Size of `/tmp`.
 const TMP_BYTES: u64 = 64 << 20;
 
 pub struct ContainerDriver {
     program: PathBuf,
-    /// Where the runtime remembers its containers.
+    /// Where the runtime keeps the state of its containers.
     state: PathBuf,
-    /// Where the containers' roots are put together.
+    /// Where the containers' roots are mounted.
     run: PathBuf,
     /// The lowest layer of roots made of the machine's programs: links such as `bin -> usr/bin`.
     host_layer: PathBuf,
-    /// Folders that tasks may borrow.
+    /// Folders of the machine that tasks may mount.
     host_volumes: Vec<HostVolume>,
     /// Accounts of the machine that jobs may name, beside `nobody`.
     users: Vec<String>,
-    /// The runtime, with what is known against it.
+    /// The runtime's version, with its known vulnerabilities.
     version: String,
-    /// Who makes the namespaces of users.
+    /// Creates the user namespaces.
     userns_owner: UserNsOwner,
 }
 
@@ -75,7 +75,7 @@ impl ContainerDriver {
             program: config.runtime.clone(),
             state: run.join("state"),
             host_layer: run.join("host-layer"),
-            // What is lent is compared with where a path really leads.
+            // A requested path is compared with the real path of a host volume.
             host_volumes: config.volumes.iter().filter_map(canonical_volume).collect(),
             userns_owner: UserNsOwner::FirstOfRange,
             run,
@@ -96,7 +96,7 @@ impl ContainerDriver {
         Runc::new(&self.program, &self.state)
     }
 
-    /// Where `/bin` is a link into `/usr`, so it is in the container.
+    /// Where `/bin` is a link into `/usr`, it is one in the container too.
     fn create_host_layer(&self) -> Result<(), DriverError> {
         let layer = &self.host_layer;
         mounts::remove_tree(layer)?;
@@ -112,7 +112,7 @@ impl ContainerDriver {
         Ok(())
     }
 
-    /// Who the task is, inside and outside.
+    /// The task's user IDs, inside and outside.
     fn task_ids(
         &self,
         start: &StartContext<'_>,
@@ -125,7 +125,7 @@ impl ContainerDriver {
         };
         let range = start.range.ok_or_else(none)?;
         let user = start.work.user.as_ref().map(|user| user.as_str());
-        // Whoever borrows folders of the machine is somebody of the machine, not of a package.
+        // A task with host volumes has an account of the machine, not of a package.
         if start.work.isolation.volumes.is_empty() {
             container_ids(user, root, range)
         } else {
@@ -163,7 +163,7 @@ impl ContainerDriver {
         };
         spec.binds = binds(start, root)?;
         spec.host_volumes = self.host_volumes(start)?;
-        // Others of the machine may reach what it writes there.
+        // Other accounts of the machine may reach what it writes there.
         spec.set_id_files = !spec.host_volumes.iter().any(|volume| volume.writable);
         Ok(spec)
     }
@@ -178,22 +178,22 @@ impl ContainerDriver {
         start.work.isolation.volumes.iter().map(open).collect()
     }
 
-    /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
-    /// What is looked at is what is given, whatever becomes of its name.
+    /// A folder of the machine that its operator offers to tasks; links in it lead nowhere else.
+    /// The folder that was checked is the one that is mounted, even if its name changes.
     fn open_host_volume(
         &self,
         source: &str,
         writable: bool,
     ) -> Result<PinnedHostPath, DriverError> {
-        let held = PinnedHostPath::open(Path::new(source))?;
-        let found = held.path();
-        // Of folders inside each other the innermost decides. Two ways to one folder may have been
-        // given different answers: then it is not for writing.
+        let pinned = PinnedHostPath::open(Path::new(source))?;
+        let found = pinned.path();
+        // Of nested host volumes the innermost decides. Two configured paths to one folder may
+        // differ: then it is read-only.
         let containing = self.host_volumes.iter().filter(|volume| found.starts_with(&volume.path));
         let innermost =
             containing.max_by_key(|volume| (volume.path.components().count(), !volume.writable));
         if innermost.is_some_and(|volume| volume.writable || !writable) {
-            return Ok(held);
+            return Ok(pinned);
         }
         let describe = |volume: &HostVolume| {
             let how = if volume.writable { "" } else { " for reading" };
@@ -209,25 +209,23 @@ impl ContainerDriver {
     }
 }
 
-/// Where a folder that is lent really is.
+/// A host volume with its real path.
 fn canonical_volume(volume: &HostVolume) -> Option<HostVolume> {
     Some(HostVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
 }
 
-/// A job that was admitted before its volumes' targets were looked at may ask for any.
+/// A job that was admitted before the targets of volumes were validated may name any.
 fn check_targets(isolation: &Isolation) -> Result<(), DriverError> {
-    let Some((position, allowed)) = isolation.invalid_volume_targets().next() else {
-        return Ok(());
-    };
+    let Some((position, flaw)) = isolation.invalid_volume_targets().next() else { return Ok(()) };
     let target = isolation.volumes.get(position).map(|volume| volume.target.clone());
     Err(DriverError::Cannot {
         field: "task.isolation.volumes.target",
         value: target.unwrap_or_default(),
-        allowed: allowed.into(),
+        allowed: flaw.to_string(),
     })
 }
 
-/// Lends what it was given; says where inside each device is.
+/// Adds the granted devices; writes the file that lists their paths inside.
 fn add_devices(
     start: &StartContext<'_>,
     spec: &mut ContainerSpec,
@@ -247,7 +245,7 @@ fn add_devices(
     Ok(seen)
 }
 
-/// The machine's programs and what they look up.
+/// The machine's programs, and the files in which they look up names.
 fn host_program_binds() -> Vec<Bind> {
     let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
     let programs = SYSTEM_PROGRAM_DIRS.iter().map(PathBuf::from).filter(is_folder);
@@ -275,7 +273,7 @@ fn binds(start: &StartContext<'_>, root: Option<&Path>) -> Result<Vec<Bind>, Dri
     Ok(binds)
 }
 
-/// Where the package is unpacked that the job names as the root of its tasks.
+/// The unpacked package that the job names as the root of its tasks.
 fn root_package<'a>(start: &'a StartContext<'_>) -> Option<&'a Path> {
     let named = start.work.isolation.root.as_ref()?;
     let found = start.packages.iter().find(|(name, _)| name == named.as_str());
@@ -330,7 +328,7 @@ impl Driver for ContainerDriver {
         spec.cwd.clone_from(&task_paths.directory);
         let bundle = self.bundle(start)?;
         if let Err(why) = bundle.prepare(&spec) {
-            // What stays behind is in a folder that root alone can enter.
+            // Leftovers are in a folder that only root can enter.
             let _ = [&secrets, &credentials].map(|folder| folder.as_deref().map(remove_dir));
             return Err(why.into());
         }
@@ -408,7 +406,7 @@ mod tests {
         assert!(check(&["/data", "/alloc/data"]).is_ok());
         let error = check(&["/data", "/work"]).unwrap_err().to_string();
         assert!(error.contains("task.isolation.volumes.target: /work"), "{error}");
-        // Whatever is bound from the machine has a rule.
+        // Every path that is bound from the machine has a mount restriction.
         for bind in host_program_binds() {
             let target = bind.target.to_str().unwrap().to_owned();
             assert!(check(&[&target]).is_err(), "{target}");
@@ -418,27 +416,28 @@ mod tests {
     #[test]
     fn only_what_is_lent_can_be_borrowed() {
         let folder = Folder::new();
-        let [writable_dir, kept, shown] = ["lent", "kept", "shown"].map(|name| folder.path(name));
+        let [writable_dir, not_offered, offered_twice] =
+            ["lent", "kept", "shown"].map(|name| folder.path(name));
         let fixed = writable_dir.join("fixed");
         let open = fixed.join("open");
         fs::create_dir_all(writable_dir.join("inner")).unwrap();
         fs::create_dir_all(open.join("inner")).unwrap();
         fs::create_dir_all(fixed.join("inner")).unwrap();
-        fs::create_dir_all(&kept).unwrap();
-        fs::create_dir_all(&shown).unwrap();
-        symlink(&kept, writable_dir.join("way-out")).unwrap();
+        fs::create_dir_all(&not_offered).unwrap();
+        fs::create_dir_all(&offered_twice).unwrap();
+        symlink(&not_offered, writable_dir.join("way-out")).unwrap();
         let driver = ContainerDriver {
             program: "runc".into(),
             state: folder.path("state"),
             run: folder.path("run"),
             host_layer: folder.path("layer"),
-            // One way to a folder says that it may be written to, another that it may not.
+            // One configured path to a folder is writable, another is not.
             host_volumes: [
                 (&fixed, false),
                 (&writable_dir, true),
                 (&open, true),
-                (&shown, false),
-                (&shown, true),
+                (&offered_twice, false),
+                (&offered_twice, true),
             ]
             .into_iter()
             .filter_map(|(path, writable)| {
@@ -449,17 +448,22 @@ mod tests {
             version: String::new(),
             userns_owner: UserNsOwner::FirstOfRange,
         };
-        let borrow =
+        let open_volume =
             |path: PathBuf, writable| driver.open_host_volume(path.to_str().unwrap(), writable);
         assert!(
-            borrow(writable_dir.join("inner"), true).is_ok()
-                && borrow(writable_dir.clone(), false).is_ok()
+            open_volume(writable_dir.join("inner"), true).is_ok()
+                && open_volume(writable_dir.clone(), false).is_ok()
         );
-        assert!(borrow(shown.clone(), false).is_ok() && borrow(fixed.clone(), false).is_ok());
-        assert!(borrow(open.join("inner"), true).is_ok());
+        assert!(
+            open_volume(offered_twice.clone(), false).is_ok()
+                && open_volume(fixed.clone(), false).is_ok()
+        );
+        assert!(open_volume(open.join("inner"), true).is_ok());
         let inner = fixed.join("inner");
-        for path in [kept, writable_dir.join("way-out"), "/etc".into(), shown, fixed, inner] {
-            let error = borrow(path.clone(), true).unwrap_err().to_string();
+        for path in
+            [not_offered, writable_dir.join("way-out"), "/etc".into(), offered_twice, fixed, inner]
+        {
+            let error = open_volume(path.clone(), true).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
         }
     }

@@ -1,7 +1,6 @@
-//! What a session in an attempt runs: the command where the task is, with what the task has and
-//! held to what the task is held to. What was launched decides, not the driver of the present
-//! agent: an attempt outlives the agent that launched it, and another driver may have been chosen
-//! since.
+//! What a session (exec) runs in an attempt: the command beside the task, with the task's
+//! environment and limits. The stored launch decides, not the current agent's driver: an attempt
+//! outlives the agent that launched it, and another driver may have been selected since.
 
 use super::DriverError;
 use crate::session::program_lookup::ProgramLookup;
@@ -11,20 +10,20 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the runtime itself needs of an environment: to find its helpers.
+/// The environment that the runtime itself needs to find its helpers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What a session asks for.
+/// The request for a session.
 pub struct ExecRequest<'a> {
     /// What the attempt's shim launched.
     pub launch: &'a Launch,
     pub command: Vec<String>,
-    /// The command gets a terminal, of this kind.
+    /// The command gets a terminal.
     pub terminal: bool,
     pub term: Option<&'a str>,
 }
 
-/// What a session runs, and as whom.
+/// What a session runs, and as which user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     pub command: Vec<String>,
@@ -33,30 +32,32 @@ pub struct ExecSpec {
     pub directory: PathBuf,
     /// User and group. Absent: those of the agent.
     pub identity: Option<(u32, u32)>,
-    /// The control group it is put into. Absent: none, or the runtime sees to it.
+    /// The cgroup it joins. Absent: none, or the runtime sees to it.
     pub group: Option<String>,
-    /// What the runtime reads and where it is put, when a container is entered. Absent: the command
-    /// itself is started.
+    /// For a session in a container: what the runtime reads, and from which file. Absent: the
+    /// command itself is started.
     pub within: Option<ContainerExec>,
-    /// What is looked for before anything is started. Absent: nobody was asked to, or could tell.
+    /// The lookup of the program before anything is started. Absent: it was not requested, or
+    /// cannot be done.
     #[serde(default)]
     pub sought: Option<ProgramLookup>,
 }
 
-/// What entering a container takes beside a command.
+/// What executing in a container takes beside a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerExec {
-    /// What is run, as the runtime reads it, and the file to write it to.
+    /// The process description for the runtime, and the file to write it to.
     pub description: String,
     pub file: PathBuf,
-    /// The container's group, and the name of the one inside it that all this runs in: what the
-    /// command leaves behind becomes the container's own, and is found and killed there.
+    /// The container's cgroup, and the name of the one inside it that all this runs in: processes
+    /// that the command leaves behind become children of the container's init, and are found and
+    /// killed there.
     pub group: String,
     pub inner: String,
 }
 
 /// # Errors
-/// When this attempt cannot be entered.
+/// When no session is possible in this attempt.
 pub fn exec_spec(enter: &ExecRequest<'_>) -> Result<ExecSpec, DriverError> {
     let launch = enter.launch;
     let mut env = launch.env.clone();
@@ -106,7 +107,7 @@ pub fn exec_spec(enter: &ExecRequest<'_>) -> Result<ExecSpec, DriverError> {
         group: launch.group.clone().ok_or_else(no_cgroup)?,
         inner,
     };
-    // One whose first process is not known is for the runtime to find.
+    // If its first process is not known, the runtime has to find it.
     let first = bundle.first_process().ok();
     let group = launch.group.clone();
     let sought = first.map(|process| ProgramLookup { root_of: Some(process), group, ..sought });
@@ -123,7 +124,7 @@ pub fn exec_spec(enter: &ExecRequest<'_>) -> Result<ExecSpec, DriverError> {
     })
 }
 
-/// No other that is entered at this time has it, by this agent or by one before.
+/// No other session at this time has it, by this agent or by one before.
 fn unique_name() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

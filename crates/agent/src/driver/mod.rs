@@ -1,6 +1,6 @@
-//! How a program is run. A driver makes an attempt's folder ready and says what the shim launches;
-//! it says what it cannot keep a task from. Which one an agent has is chosen once, when it starts:
-//! containers where they work, plain processes elsewhere, with the reason for all to see.
+//! Task drivers: how a program is run. A driver prepares an attempt's folder and the launch for the
+//! shim; it lists the isolation it cannot provide. The driver of an agent is selected once, when it
+//! starts: containers where they work, plain processes elsewhere, with the reason advertised.
 
 pub mod container;
 pub mod exec_spec;
@@ -24,11 +24,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a driver is given for one attempt.
+/// The inputs of a driver for one attempt.
 pub struct StartContext<'a> {
     pub attempt: Attempt,
-    /// Users and groups of the machine that are its own, or its alloc's. Absent: the agent is not
-    /// root, and cannot make anybody another.
+    /// IDs of users and groups of the machine that are its own, or its alloc's. Absent: the agent
+    /// is not root, and cannot change users.
     pub range: Option<IdRange>,
     /// `user/job/index`.
     pub name: &'a str,
@@ -44,11 +44,11 @@ pub struct StartContext<'a> {
     pub packages: &'a [(String, PathBuf)],
     /// Its devices, or those of its alloc.
     pub devices: &'a [GrantedDevice],
-    /// Its control group, made, with its limits.
+    /// Its cgroup, created, with its limits.
     pub group: Option<Group>,
     pub lease_until: Option<u64>,
     pub logs: LogSettings,
-    /// Who it is to other programs; nothing in a cell without identities.
+    /// Its identity; nothing in a cell without identities.
     pub credentials: Option<&'a TaskCredentials>,
 }
 
@@ -66,22 +66,22 @@ pub enum DriverError {
 pub trait Driver: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// What it does not keep tasks from, for people to know.
+    /// Isolation that tasks do not get, for people to know.
     fn isolation_gaps(&self) -> Vec<String>;
 
-    /// Makes the attempt's folder ready and says what to launch. May be called again for the same
+    /// Prepares the attempt's folder and returns the launch. May be called again for the same
     /// attempt, and then does the same again.
     ///
     /// # Errors
     /// When this task cannot be run here.
     fn prepare(&self, start: &StartContext<'_>) -> Result<Launch, DriverError>;
 
-    /// The container runtime with what is known against it, if there is one.
+    /// The container runtime with its known vulnerabilities, if there is one.
     fn runtime(&self) -> Option<&str> {
         None
     }
 
-    /// Removes what a crash left of attempts other than these, whose folders are in `tasks`.
+    /// Removes what a crash left of attempts other than `kept`, whose folders are in `tasks`.
     fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>);
 }
 
@@ -89,14 +89,14 @@ pub trait Driver: Send + Sync {
 #[derive(Clone)]
 pub struct SelectedDriver {
     pub driver: Arc<dyn Driver>,
-    /// Why there are no containers, if there are none.
+    /// Why containers are not available, if they are not.
     pub container_off: Option<String>,
 }
 
-/// Picks the driver as the configuration says, or the best that works here.
+/// Selects the configured driver, or the one with the best isolation that works here.
 ///
 /// # Errors
-/// When the configuration insists on containers and they do not work.
+/// When the configuration demands containers and they do not work.
 pub fn select(
     config: &Config,
     folders: &Folders,

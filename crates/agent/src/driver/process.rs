@@ -1,9 +1,9 @@
 //! The `process` driver: a program as a plain child of its shim. Needs no root and no container
-//! runtime, and hides nothing: tasks see the machine's files, network and each other. Where the
-//! agent is root, a task has a control group all the same, with its limits; without, all that a
-//! task starts is still found and killed with it, because the shim reaps whatever is below it.
+//! runtime, and isolates nothing: tasks see the machine's files, network and each other. Where the
+//! agent is root, a task has a cgroup all the same, with its limits; without one, all processes of
+//! a task are still found and killed with it, because the shim reaps all its descendants.
 //!
-//! Of a root agent each task is somebody of its own, unless its job names an account that the
+//! Under a root agent each task has a user of its own, unless its job names an account that the
 //! operator lets jobs have.
 
 use super::task_env::{
@@ -23,11 +23,11 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default)]
 pub struct ProcessDriver {
-    /// Why tasks have no control groups, if they have none.
+    /// Why tasks have no cgroups, if they have none.
     pub groups_off: Option<String>,
     /// Accounts that jobs may name, beside `nobody`.
     pub users: Vec<String>,
-    /// The agent's folder, if others cannot pass through all the folders around it.
+    /// The agent's folder, if other accounts cannot pass through all the folders around it.
     pub inaccessible_root: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ impl Driver for ProcessDriver {
         restrict_access(start, account.map(|(_, group)| group))?;
         write_files(start, account)?;
         open_alloc(start)?;
-        // The nodes are the machine's, and so is who may open them.
+        // The nodes are the machine's, and so are their permissions.
         let paths = |granted: &'_ GrantedDevice| granted.host_device.nodes.clone();
         let seen: Vec<Vec<PathBuf>> = start.devices.iter().map(paths).collect();
         let task_paths = TaskPaths {
@@ -89,7 +89,7 @@ impl Driver for ProcessDriver {
         })
     }
 
-    /// Beside its secrets a plain process leaves nothing but its folder and its group.
+    /// Apart from its secrets a plain process leaves nothing but its folder and its cgroup.
     fn sweep(&self, tasks: &Path, kept: &BTreeSet<String>) {
         sweep_secrets(tasks, kept);
     }

@@ -1,5 +1,5 @@
-//! What every driver gives a program, whatever is around it: who it is, which ports are its own,
-//! where it may write, its files and its secrets.
+//! The environment that every driver gives a program: its identity, its ports, its writable
+//! folders, its files and its secrets.
 
 use super::{DriverError, StartContext};
 use crate::credentials;
@@ -15,23 +15,24 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Where programs are looked for.
+/// The `PATH` of programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// What the kernel calls a file system in memory.
+/// The kernel's magic number of tmpfs.
 const TMPFS: u64 = 0x0102_1994;
-/// Where file systems in memory are found, as a rule.
+/// Where file systems in memory are usually mounted.
 const TMPFS_DIRS: [&str; 2] = ["/run", "/dev/shm"];
 
-/// How often the folder around secrets is made anew where others put something in its place.
+/// How often the folder around secrets is created anew where other accounts put something in its
+/// place.
 const MAX_MKDIR_ATTEMPTS: u32 = 16;
 
-/// How the names of identities end, beside secrets.
+/// The suffix of identities' names, which stand beside secrets.
 const IDENTITY_SUFFIX: &str = ".identity";
 
 /// User and group, as the machine numbers them.
 pub type Ids = (u32, u32);
 
-/// Where a program finds things, in its own view.
+/// Where a program finds its folders and files, in its own view.
 pub struct TaskPaths {
     pub directory: PathBuf,
     pub ports: PathBuf,
@@ -42,7 +43,7 @@ pub struct TaskPaths {
     pub credentials: Option<PathBuf>,
 }
 
-/// A job can have less kept than the machine's operator allows, and not more.
+/// A job can have fewer logs kept than the machine's operator allows, and not more.
 pub fn log_limits(start: &StartContext<'_>) -> LogSettings {
     let most = start.logs;
     start.work.logs.map_or(most, |LogLimits { file_bytes, files, rate }| LogSettings {
@@ -57,9 +58,9 @@ pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DriverError {
     move |why| DriverError::Io { path, why }
 }
 
-/// Lets those of `group` pass through the attempt's folder, and others no more: in what it writes
-/// there may be a program that runs as its owner. The folder of its alloc is closed in the same
-/// way, until a task comes that is in another group.
+/// Lets members of `group` pass through the attempt's folder, and other accounts no more: among
+/// what it writes there may be a set-user-ID program. The folder of its alloc is closed in the same
+/// way, until a task of another group comes.
 pub fn restrict_access(start: &StartContext<'_>, group: Option<u32>) -> Result<(), DriverError> {
     let (Some(group), Some(range)) = (group, start.range) else { return Ok(()) };
     make_private(&start.folder, group).map_err(io(&start.folder))?;
@@ -68,7 +69,7 @@ pub fn restrict_access(start: &StartContext<'_>, group: Option<u32>) -> Result<(
     };
     let own = (range.first..range.first + range.count).contains(&group);
     let before = fs::symlink_metadata(around).map_err(io(around))?;
-    // The first who comes finds it as the agent made it.
+    // The first task finds it as the agent created it.
     let fresh = before.gid() == rustix::process::getegid().as_raw();
     let closed = if own && (fresh || before.gid() == group) {
         make_private(around, group)
@@ -91,7 +92,7 @@ fn set_owner(path: &Path, owner: Option<Ids>) -> std::io::Result<()> {
     }
 }
 
-/// Nothing of the task runs yet, so nobody can have laid a trap in the folder.
+/// Nothing of the task runs yet, so no link can have been planted in the folder.
 pub fn write_files(start: &StartContext<'_>, owner: Option<Ids>) -> Result<(), DriverError> {
     set_owner(&start.directory, owner).map_err(io(&start.directory))?;
     for (name, text) in &start.work.files {
@@ -163,8 +164,8 @@ pub fn write_devices(
     Ok(Some(path))
 }
 
-/// Secrets of the task in a folder of its own, for it alone to read; in memory where the machine
-/// has a file system there, so that they never reach a disk. Nothing when it has none.
+/// The task's secrets in a folder of its own, for it alone to read; in memory where the machine has
+/// a tmpfs, so that they never reach a disk. Nothing when it has none.
 pub fn write_secrets(
     start: &StartContext<'_>,
     owner: Option<Ids>,
@@ -173,7 +174,7 @@ pub fn write_secrets(
         return Ok(None);
     }
     let folder = secrets_folder(start);
-    // First: as long as somebody else has the place, its name may lead anywhere.
+    // First: as long as another account has the path, it may lead anywhere.
     let shared = folder.parent().unwrap_or(&folder);
     create_secrets_root(shared).map_err(io(shared))?;
     remove_dir(&folder).map_err(io(&folder))?;
@@ -190,9 +191,9 @@ pub fn write_secrets(
     Ok(Some(folder))
 }
 
-/// The folder around those of all tasks: everybody passes through, nobody but the agent lists it or
-/// writes there. In a place that is open to all somebody else may have been there first: what they
-/// put there, a link or a folder of theirs, is moved out of the way and never followed.
+/// The folder around the secrets of all tasks: everybody passes through, only the agent lists it or
+/// writes there. In a parent that is open to all another account may have created it first: its
+/// link or folder is moved out of the way and never followed.
 fn create_secrets_root(folder: &Path) -> std::io::Result<()> {
     for _ in 0..MAX_MKDIR_ATTEMPTS {
         match fs::DirBuilder::new().mode(0o711).create(folder) {
@@ -200,10 +201,10 @@ fn create_secrets_root(folder: &Path) -> std::io::Result<()> {
             made => return made,
         }
         if is_owned_by_agent(folder) {
-            // An earlier build may have made it narrower.
+            // An earlier build may have created it with a narrower mode.
             return fs::set_permissions(folder, fs::Permissions::from_mode(0o711));
         }
-        // Nobody can be at a place that nobody can guess.
+        // A random path cannot be taken already.
         let random = Secret::random().map_err(std::io::Error::other)?;
         let away = format!("{}-of-others-{}", folder.display(), random.expose());
         tracing::warn!("{} is somebody else's; moved to {away}", folder.display());
@@ -215,7 +216,7 @@ fn create_secrets_root(folder: &Path) -> std::io::Result<()> {
     Err(std::io::Error::other("somebody else puts something in its place again and again"))
 }
 
-/// Whether this is a folder of the agent that nobody else writes to. A link is none.
+/// Whether this is a folder of the agent that no other account can write to. A link is none.
 fn is_owned_by_agent(folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder)
@@ -226,8 +227,7 @@ fn secrets_folder(start: &StartContext<'_>) -> PathBuf {
     private_path(start, "secrets", "")
 }
 
-/// The identity of the task: its key, and what others know it by. Nothing in a cell without
-/// identities.
+/// The identity of the task: its key and its certificate. Nothing in a cell without identities.
 pub fn write_credentials(
     start: &StartContext<'_>,
     owner: Option<Ids>,
@@ -240,8 +240,8 @@ pub fn write_credentials(
     credentials::write(start, folder, owner)
 }
 
-/// Where the task finds what is for it alone: in memory, under its own name and `ending`, or beside
-/// its folder as `name`.
+/// The path of a task's private files: in memory, under its own name and `ending`, or beside its
+/// folder as `name`.
 fn private_path(start: &StartContext<'_>, name: &str, ending: &str) -> PathBuf {
     let tasks = start.folder.parent().unwrap_or(&start.folder);
     match tmpfs_secrets_root() {
@@ -250,7 +250,7 @@ fn private_path(start: &StartContext<'_>, name: &str, ending: &str) -> PathBuf {
     }
 }
 
-/// The folder around the secrets of all tasks, where the machine has a file system in memory.
+/// The folder around the secrets of all tasks, where the machine has a tmpfs.
 fn tmpfs_secrets_root() -> Option<PathBuf> {
     let in_memory = |dir: &&str| {
         let kind = statfs(*dir).map(|about| about.f_type as u64);
@@ -260,15 +260,15 @@ fn tmpfs_secrets_root() -> Option<PathBuf> {
     Some(Path::new(dir).join("cellwright-secrets"))
 }
 
-/// How names there begin that are of the agent with this folder of tasks, whatever others run on
-/// the machine.
+/// The prefix of names that belong to the agent with this folder of tasks; other agents on the
+/// machine have others.
 fn agent_prefix(tasks: &Path) -> String {
     let tasks = tasks.to_string_lossy();
     format!("{:016x}-", xxhash_rust::xxh3::xxh3_64(tasks.as_bytes()))
 }
 
-/// Removes secrets of attempts other than these: of those whose start was cut short, nobody wrote
-/// down where they are.
+/// Removes secrets of attempts other than these: when a start was cut short, no record says where
+/// they are.
 pub fn sweep_secrets(tasks: &Path, kept: &BTreeSet<String>) {
     let Some(shared) = tmpfs_secrets_root().filter(|shared| is_owned_by_agent(shared)) else {
         return;
@@ -300,7 +300,7 @@ pub fn check_package_name(name: &str) -> Result<(), DriverError> {
     })
 }
 
-/// What the cell says, and over it what the owner says.
+/// The cell's variables, overridden by the owner's.
 pub fn environment(start: &StartContext<'_>, task_paths: &TaskPaths) -> BTreeMap<String, String> {
     let ports: Vec<String> = start.work.ports.iter().map(ToString::to_string).collect();
     let mut env = BTreeMap::new();
@@ -380,16 +380,16 @@ mod tests {
         }
         let scratch = crate::state_dir::scratch::Scratch::new();
         let shared = scratch.path("secrets");
-        let taken = |folder: &Path| {
+        let occupy = |folder: &Path| {
             fs::create_dir(folder).unwrap();
             fs::write(folder.join("trap"), "").unwrap();
             chown(folder, Some(65_534), None).unwrap();
         };
-        taken(&shared);
-        // Where it would be moved to, if that could be guessed.
+        occupy(&shared);
+        // The path it would be moved to, if that could be guessed.
         for number in 0..MAX_MKDIR_ATTEMPTS {
             let away = format!("{}-of-others-{}-{number}", shared.display(), std::process::id());
-            taken(Path::new(&away));
+            occupy(Path::new(&away));
         }
         create_secrets_root(&shared).unwrap();
         assert!(is_owned_by_agent(&shared) && !shared.join("trap").exists());

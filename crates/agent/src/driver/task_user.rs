@@ -1,12 +1,12 @@
-//! Who a task is. In a container it is somebody of its package or of the machine's list, by numbers
-//! that are its own range on the machine, whatever the list says. Where it is an account of the
-//! machine (as a plain process that names one, or with folders that the machine lends) it is one
-//! that the operator lets jobs have. Whoever may submit a job is not thereby allowed to be root, or
-//! to be the person whose keys lie in a home folder here.
+//! The user a task runs as. In a container it is an account of its root package or of the machine's
+//! passwd file, by numbers that are mapped to the task's own range on the machine, whatever the
+//! file says. Where it is an account of the machine (as a plain process that names one, or with
+//! host volumes) it is one that the operator lets jobs have. Permission to submit a job is not
+//! permission to be root, or to be the person whose keys lie in a home folder here.
 //!
-//! A package says who its accounts are to itself, never who anybody is on the machine: names of the
-//! machine's accounts are looked up in the machine's list alone, and numbers that a container does
-//! not have are refused.
+//! A package defines accounts for itself, never for the machine: names of the machine's accounts
+//! are looked up in the machine's passwd file alone, and numbers that a container does not have are
+//! rejected.
 //!
 //! Rejected: letting jobs name every account with a number of 1000 and more. Those are people.
 
@@ -19,15 +19,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Who runs a program whose job names nobody.
+/// The user of a program whose job names none.
 pub const NOBODY: Ids = (65_534, 65_534);
 const NOBODY_NAME: &str = "nobody";
-/// Where accounts are listed, in a root.
+/// The passwd file, in a root.
 const PASSWD_PATH: &str = "etc/passwd";
-/// Bytes of a list that are read.
+/// Bytes of a passwd file that are read.
 const MAX_PASSWD_BYTES: u64 = 1 << 20;
 
-/// A task inside its container and outside.
+/// The IDs of a task, inside its container and outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskIds {
     pub inside: Ids,
@@ -35,8 +35,8 @@ pub struct TaskIds {
     pub map: IdMap,
 }
 
-/// Who a task in a container is that borrows nothing of the machine: an account of its root
-/// package, or of the machine by its numbers, in its own range.
+/// The IDs of a task in a container without host volumes: an account of its root package, or of the
+/// machine by its numbers, in its own range.
 ///
 /// # Errors
 /// When there is no such account, or its numbers are not those of a container.
@@ -54,7 +54,7 @@ pub fn container_ids(
     Ok(TaskIds { inside, outside, map })
 }
 
-/// Who a task in a container is that borrows folders, whose owners are the machine's: an account
+/// The IDs of a task in a container with host volumes, whose owners are the machine's: an account
 /// that the operator lets jobs have, under its own numbers. All others inside are in its range.
 ///
 /// # Errors
@@ -74,10 +74,10 @@ pub fn container_ids_with_volumes(
 
 /// User and group of a plain process: an account of the machine that its job names and the operator
 /// allows, or else one of its own range. Nothing: those of the agent, which is not root and cannot
-/// become another.
+/// change users.
 ///
 /// # Errors
-/// When the account is not there, or not for jobs.
+/// When there is no such account, or jobs may not have it.
 pub fn process_ids(
     user: Option<&str>,
     users: &[String],
@@ -99,7 +99,7 @@ pub fn process_ids(
     Err(user_error(Some(user), why.into()))
 }
 
-/// An account of the machine that the operator lets jobs have, `is_nobody` if none is named.
+/// An account of the machine that the operator lets jobs have, `nobody` if none is named.
 fn host_account_ids(user: Option<&str>, users: &[String]) -> Result<Ids, DriverError> {
     let Some(user) = user else { return Ok(NOBODY) };
     check_allowed(user, users)?;
@@ -149,10 +149,10 @@ pub fn check_allowed(user: &str, users: &[String]) -> Result<(), DriverError> {
     Err(user_error(Some(user), format!("what this machine's operator allows (`users`): {names}")))
 }
 
-/// A list of accounts.
+/// A passwd file.
 struct Accounts {
     text: String,
-    /// What it is called where it is spoken of.
+    /// Its name in error messages.
     name: &'static str,
 }
 
@@ -163,7 +163,7 @@ struct Account {
 
 impl Accounts {
     /// # Errors
-    /// When the account is there without numbers.
+    /// When the account is listed without numbers.
     fn find(&self, user: &str) -> Result<Option<Account>, DriverError> {
         let named = |line: &&str| line.split(':').next() == Some(user);
         let Some(at) = self.text.lines().position(|line| named(&line)) else { return Ok(None) };
@@ -186,8 +186,8 @@ fn host_accounts() -> Result<Accounts, DriverError> {
     Ok(Accounts { text: read(file).map_err(io(&path))?, name: "/etc/passwd of this machine" })
 }
 
-/// The list of a package, if it has one; never through a link, which could lead anywhere, and never
-/// from what is not a file.
+/// The passwd file of a package, if it has one; never through a link, which could lead anywhere,
+/// and never from what is not a regular file.
 fn package_accounts(root: &Path) -> Result<Option<Accounts>, DriverError> {
     let folder = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = openat(CWD, root, folder, Mode::empty()).map_err(|why| io(root)(why.into()))?;
@@ -272,7 +272,7 @@ mod tests {
             assert!(error.starts_with(&format!("task.user: {user}; allowed: ")), "{error}");
             assert!(error.ends_with(says), "{error}");
         }
-        // Whoever borrows is somebody of the machine, whatever a package says.
+        // With host volumes it is an account of the machine, whatever a package says.
         let ids = container_ids_with_volumes(Some("nobody"), &[], RANGE).unwrap();
         assert_eq!((ids.inside, ids.outside), (NOBODY, NOBODY));
         assert_eq!(ids.map.outside((0, 0)), Some((RANGE.first, RANGE.first)));

@@ -1,4 +1,4 @@
-//! What the masters say: of the number of this life, and their orders.
+//! Handles the masters' poll response: the number of this machine's incarnation, and their orders.
 
 use super::Agent;
 use crate::boot;
@@ -7,7 +7,7 @@ use cellwright_api::incarnation::IncarnationUpdate;
 use cellwright_api::internal::AgentOrders;
 
 impl Agent {
-    /// What a word about the number of this life has changed is written down and said.
+    /// Saves and logs a change of the incarnation number that the masters reported.
     fn note_incarnation(&mut self, change: IncarnationUpdate) {
         self.incarnation.number = self.core.incarnation;
         match change {
@@ -19,7 +19,7 @@ impl Agent {
                     tracing::error!(%error, "the number of this life cannot be written");
                 }
             }
-            // Said once; tasks end as the orders say.
+            // Logged once; tasks end as the orders say.
             IncarnationUpdate::Superseded { newest } if self.superseded_by != newest => {
                 self.superseded_by = newest;
                 let own = self.incarnation.number.incarnation;

@@ -1,5 +1,4 @@
-//! The loop's part in starting tasks: what is made at once, and what is left to whoever makes them
-//! ready.
+//! The loop's part in starting tasks: what is set up at once, and what is left to the preparer.
 
 use super::{Agent, AgentError, LocalAttempt};
 use crate::attempt::{AttemptUpdate, give_up, supervise_attempt};
@@ -45,8 +44,8 @@ impl Agent {
             }
         };
         self.locals.insert(attempt, local);
-        // That one is on its way is told by the poll that follows the order. A message apart would
-        // hold up the next, which says that it runs.
+        // The poll that follows the order reports that the task is starting. A separate message
+        // would delay the next one, which reports that it runs.
         if let Some(event) = event {
             self.core.observe(attempt, event);
             self.news.notify_one();
@@ -62,7 +61,7 @@ impl Agent {
         }
     }
 
-    /// Of an attempt that an earlier agent left.
+    /// For an attempt that an earlier agent left.
     pub(super) fn supervise(
         &self,
         attempt: Attempt,
@@ -75,7 +74,7 @@ impl Agent {
             _ => Default::default(),
         };
         let (preparer, updates) = (self.preparer.clone(), self.updates_tx.clone());
-        // Its end would never be heard of; the next agent follows it again.
+        // Its exit would never be received; the next agent supervises it again.
         self.supervisor.spawn_finite("the follower of a task", async move {
             let shim = preparer.shim.clone();
             tokio::select! {
@@ -87,7 +86,7 @@ impl Agent {
         requests
     }
 
-    /// Away from this loop: packages may have to be fetched.
+    /// Runs beside the loop: packages may have to be fetched.
     fn start_task(
         &self,
         order: &DesiredTask,
@@ -98,7 +97,7 @@ impl Agent {
             _ => (None, Vec::new()),
         };
         let alloc = inside.and_then(|alloc| self.core.alloc(alloc));
-        // Its tasks share what the alloc has, and have no devices of their own.
+        // Tasks inside share what the alloc has, and have no devices of their own.
         if let Some((_, entry)) = alloc
             && let Order::Hold { devices: shared, .. } = &entry.order.action
         {
@@ -114,7 +113,8 @@ impl Agent {
     }
 }
 
-/// How this machine starts tasks; says of it which driver it has, and why not a better one.
+/// How this machine starts tasks; adds to the machine's description which driver it has, and why
+/// not a better one.
 pub(super) fn preparer(
     config: &Config,
     folders: &Folders,
@@ -137,7 +137,7 @@ pub(super) fn preparer(
     machine::set_text_attribute(machine, machine::DRIVER, Some(chosen.driver.name()));
     machine::set_text_attribute(machine, machine::CONTAINERS_OFF, off);
     if off.is_none() {
-        // A plain process sees the whole machine, and is lent nothing.
+        // A plain process sees the whole machine, so no host volumes are offered to it.
         machine::advertise_host_volumes(machine, &config.volumes);
     }
     let runtime = chosen.driver.runtime();
@@ -189,7 +189,7 @@ pub(super) fn watcher(
         scan_limits: counting,
     };
     let found = move |attempt, finding| {
-        // The loop that wanted to hear it may have ended.
+        // The loop that received updates may have ended.
         let _ = updates.send((attempt, AttemptUpdate::Finding(finding)));
     };
     watch::start(machine, readings, found, supervisor)

@@ -1,5 +1,5 @@
-//! The loop's part in watching tasks: what is sent to the watcher, what comes back, and what the
-//! masters are told of it.
+//! The loop's part in watching tasks: what is sent to the watcher, what comes back, and what is
+//! reported to the masters.
 
 use super::{Agent, LocalAttempt};
 use crate::attempt::AttemptUpdate;
@@ -18,7 +18,7 @@ use cellwright_cell::id::TaskId;
 use cellwright_supervise::failpoint;
 
 impl Agent {
-    /// From here on the task is asked; one without a check is well because it runs.
+    /// From here on the task's health is probed; a task without a check is healthy because it runs.
     pub(super) fn start_prober(&mut self, attempt: Attempt) {
         let path = self.folders.attempt_dir(attempt).join(LAUNCH);
         let Some(local) = self.locals.get_mut(&attempt) else { return };
@@ -42,7 +42,7 @@ impl Agent {
         local.prober = Some(self.supervisor.spawn_restarting("a health check", move || {
             let updates = updates.clone();
             run_probes(target.clone(), move |health| {
-                // The loop that wanted to hear it may have ended.
+                // The loop that received updates may have ended.
                 let _ = updates.send((attempt, AttemptUpdate::Health(health)));
             })
         }));
@@ -57,7 +57,7 @@ impl Agent {
         }
     }
 
-    /// Has the tasks looked at that run in groups. A look that is not over yet is not hurried.
+    /// Has the tasks sampled that run in cgroups. A pass that is not over yet is not hurried.
     pub(super) fn sample_tasks(&self) {
         failpoint("agent");
         let watched = |(attempt, entry): (&Attempt, &AttemptEntry)| {
@@ -82,7 +82,7 @@ impl Agent {
         let _ = self.watcher.try_send(self.core.attempts().iter().filter_map(watched).collect());
     }
 
-    /// What the tasks of an alloc have together.
+    /// What the tasks of an alloc share on disk.
     fn alloc_disk(&self, alloc: TaskId) -> Option<AllocDisk> {
         let (alloc, entry) = self.core.alloc(alloc)?;
         let Order::Hold { limits, .. } = &entry.order.action else { return None };
@@ -98,7 +98,7 @@ impl Agent {
         let Some(local) = self.locals.get_mut(&attempt) else { return };
         match finding {
             Finding::Condemned { class, why } => {
-                // Shims of the first version know no reasons.
+                // Shims of the first version take no reasons.
                 let knows_condemn = local.status.as_ref().is_some_and(|status| status.version >= 2);
                 local.send(if knows_condemn {
                     Request::Condemn { class, why }
@@ -115,7 +115,8 @@ impl Agent {
         }
     }
 
-    /// Has everybody know, at the machine, who uses ports that were not given.
+    /// Advertises, as an attribute of the machine, which tasks listen on ports that were not
+    /// assigned to them.
     pub(super) fn advertise_unassigned_ports(&mut self) {
         let describe = |(attempt, local): (&Attempt, &LocalAttempt)| {
             let entry = self.core.attempt(*attempt).filter(|entry| entry.status.is_active())?;
@@ -134,7 +135,7 @@ impl Agent {
             .locals
             .iter()
             .filter_map(|(attempt, local)| {
-                // What a saver uses says nothing of the task whose leavings it saves.
+                // The usage of a log saver says nothing about the task whose logs it saves.
                 let is_live = self.core.attempt(*attempt).is_some_and(|e| e.status.is_active());
                 let is_task = is_live && !attempt.is_saver();
                 let is_plain = is_task && local.group.is_none();

@@ -1,7 +1,7 @@
-//! `cell session`: one session's process. Its standard input is a socket: first a line that says
-//! what to run, then frames. It runs the command, with or without a terminal, and ends when the
-//! command has ended or the other end of the socket is closed, and leaves nobody behind: it is the
-//! reaper of everything below it, as a shim is.
+//! `cell session`: the helper process of one session. Its standard input is a socket: first a line
+//! with the request, then frames. It runs the command, with or without a terminal, and ends when
+//! the command has ended or the other end of the socket is closed. It leaves no process behind: it
+//! is the reaper of all its descendants, as a shim is.
 
 use super::pty::Pty;
 use super::{LEADER_VERB, SessionRequest};
@@ -31,15 +31,16 @@ use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// Bytes read of the command's output at a time.
+/// Bytes of the command's output that are read at a time.
 const READ_BYTES: usize = 16 << 10;
-/// How long output may take to arrive once everybody below is gone: what is in the pipes is there
-/// at once, unless somebody outside was handed their other end.
+/// How long output may take to arrive once all descendants are gone: what is in the pipes is there
+/// at once, unless a process outside was handed their other end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two looks at what does not die at once.
+/// Interval between two passes of killing what does not die at once.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
-/// Between two signs of life. They are how the end of a caller is noticed whose input the command
-/// does not take: nobody on the way reads on, so nobody sees that there is no more.
+/// Interval between two heartbeats. Through them the helper notices a caller that has gone whose
+/// input the command does not read: no part on the way reads on, so none sees the end of the
+/// stream.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// The character that ends a terminal's input.
 const END_OF_INPUT: &[u8] = &[4];
@@ -53,7 +54,7 @@ pub fn run() -> ExitCode {
     report_in_one_line();
     match catch_panic(run_helper) {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        // The socket is gone, or never was one: there is nobody to tell.
+        // The socket is gone, or never was one: there is nobody to report to.
         Ok(Err(_)) => ExitCode::FAILURE,
         Err(_) => ExitCode::from(EXIT_CODE),
     }
@@ -63,15 +64,15 @@ fn run_helper() -> io::Result<()> {
     // Fails for the leader of a process group, which signals to the agent's do not reach either.
     let _ = rustix::process::setsid();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let line: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let line = std::os::unix::net::UnixStream::from(line);
-    line.set_nonblocking(true)?;
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let socket = std::os::unix::net::UnixStream::from(socket);
+    socket.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve_session(line))
+    runtime.block_on(serve_session(socket))
 }
 
-async fn serve_session(line: std::os::unix::net::UnixStream) -> io::Result<()> {
-    let (from, to) = UnixStream::from_std(line)?.into_split();
+async fn serve_session(socket: std::os::unix::net::UnixStream) -> io::Result<()> {
+    let (from, to) = UnixStream::from_std(socket)?.into_split();
     let (mut from, to) = (BufReader::new(from), Arc::new(Mutex::new(to)));
     let mut first = String::new();
     from.read_line(&mut first).await?;
@@ -92,7 +93,7 @@ async fn serve_session(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     };
     kill_descendants(&request.entry).await;
     if let Some(within) = &request.entry.within {
-        // Root alone reads it, and it goes with the container at the latest.
+        // Only root can read it, and it goes with the container at the latest.
         let _ = std::fs::remove_file(&within.file);
     }
     match last {
@@ -101,17 +102,17 @@ async fn serve_session(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     }
 }
 
-/// What is said instead, where somebody asked for what can be seen not to run. Nobody reads what is
-/// said of a quiet one: how its start fails is what is of interest.
+/// The frames sent instead of starting a program that certainly cannot run, if the lookup was
+/// requested. For a quiet session there are none: how its start fails is what is of interest.
 fn lookup_failure(request: &SessionRequest) -> Option<[Frame; 2]> {
     let sought = request.entry.sought.as_ref().filter(|_| !request.quiet)?;
     sought.check().map(|lack| sought.error_frames(lack, request.terminal.is_some()))
 }
 
-/// With what kind of frame an output travels, and where it is read.
+/// The kind of frame for an output, and where the output is read.
 type Output = (fn(Bytes) -> Frame, Box<dyn AsyncRead + Unpin + Send>);
 
-/// A command that runs.
+/// A running command.
 struct Running {
     child: Child,
     pid: Pid,
@@ -119,7 +120,7 @@ struct Running {
     outputs: Vec<Output>,
 }
 
-/// Where frames of input go.
+/// Where frames of input are written.
 struct Input {
     to: Option<Box<dyn AsyncWrite + Unpin + Send>>,
     pty: Option<Pty>,
@@ -143,7 +144,7 @@ fn start_command(request: &SessionRequest) -> io::Result<Running> {
         return start_without_output(&request.entry);
     }
     if let Some(path) = &request.entry.group {
-        // With everything it starts: the group is the task's, and so are its limits and its end.
+        // With everything it starts: the cgroup is the task's, and so are its limits and its end.
         open_group(path)
             .and_then(|group| group.add(std::process::id()))
             .map_err(io::Error::other)?;
@@ -212,10 +213,10 @@ fn with_terminal(entry: &ExecSpec, pty: Pty, commands: OwnedFd) -> io::Result<Ru
     })
 }
 
-/// Nobody hears what it says. This process stays outside of the group, whose memory is for the task
-/// and those who ask it how it is.
+/// Its output is discarded. This process stays outside of the cgroup, whose memory is for the task
+/// and its probes.
 fn start_without_output(entry: &ExecSpec) -> io::Result<Running> {
-    let (mut command, let_go) = match &entry.group {
+    let (mut command, release) = match &entry.group {
         Some(path) => {
             let group = open_group(path).map_err(io::Error::other)?;
             let waiting =
@@ -233,9 +234,9 @@ fn start_without_output(entry: &ExecSpec) -> io::Result<Running> {
     };
     let child = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     drop(command);
-    if let (Some((line, group)), Some(pid)) = (let_go, child.id()) {
+    if let (Some((release_handle, group)), Some(pid)) = (release, child.id()) {
         // Not counted by a hierarchy that only counts: a probe is short.
-        line.release(pid, &group)?;
+        release_handle.release(pid, &group)?;
     }
     let input = Input { to: None, pty: None };
     Ok(Running { pid: pid_of(&child)?, child, input, outputs: Vec::new() })
@@ -247,7 +248,7 @@ fn pid_of(child: &Child) -> io::Result<Pid> {
 }
 
 impl Running {
-    /// What to tell at the end; nothing when nobody is there to be told.
+    /// Serves until the command or the caller is gone; the last frame, or nothing without a caller.
     async fn serve_to_the_end(
         self,
         entry: &ExecSpec,
@@ -268,29 +269,29 @@ impl Running {
             send_heartbeats(to.clone(), lost.clone(), is_over),
             lost.clone(),
         ));
-        let gone = async {
+        let caller_gone = async {
             tokio::select! {
                 () = handle_frames(from, input, pid) => {}
                 () = lost.notified() => {}
             }
         };
-        tokio::pin!(gone);
+        tokio::pin!(caller_gone);
         let status = tokio::select! {
             status = child.wait() => status,
-            () = &mut gone => return None,
+            () = &mut caller_gone => return None,
         };
-        // The command is what the session is for: what it left in the background goes with it.
+        // The session is for the command: its background processes are killed with it.
         kill_descendants(entry).await;
         over.send_replace(true);
         let until_ended = async {
             for pump in pumps {
-                // One that panicked has said so.
+                // A pump that panicked has logged it.
                 let _ = pump.await;
             }
         };
         tokio::select! {
             () = until_ended => {}
-            () = &mut gone => return None,
+            () = &mut caller_gone => return None,
         }
         Some(match status {
             Ok(status) => Frame::Exit(exit_code(status)),
@@ -299,7 +300,7 @@ impl Running {
     }
 }
 
-/// A session that shows nothing any more is over.
+/// Ends a session whose output cannot be sent any more.
 fn finish_on_error(
     work: impl Future<Output = ()> + Send + 'static,
     lost: Arc<Notify>,
@@ -311,7 +312,7 @@ fn finish_on_error(
     })
 }
 
-/// Does what frames say until the other side is gone. One that nobody can read is one that is gone.
+/// Handles frames until the other side is gone. An invalid frame counts as gone.
 async fn handle_frames(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid: Pid) {
     while let Ok(Some(frame)) = Frame::read(&mut from).await {
         match frame {
@@ -325,7 +326,7 @@ async fn handle_frames(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid
             }
             Frame::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(i32::from(number)) {
-                    // Gone meanwhile: its end is on the way.
+                    // Gone meanwhile: its exit is on the way.
                     let _ = kill_process_group(pid, signal);
                 }
             }
@@ -335,7 +336,7 @@ async fn handle_frames(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid
 }
 
 impl Input {
-    /// A command that reads no more is not at its end for that.
+    /// A command that closed its input has not ended for that.
     async fn write(&mut self, bytes: &[u8]) {
         if let Some(to) = &mut self.to
             && to.write_all(bytes).await.is_err()
@@ -360,9 +361,9 @@ async fn pump(
 ) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let patience = if *is_over.borrow_and_update() { DRAIN_TIMEOUT } else { Duration::MAX };
+        let read_timeout = if *is_over.borrow_and_update() { DRAIN_TIMEOUT } else { Duration::MAX };
         let read = tokio::select! {
-            read = timeout(patience, output.read(&mut buffer)) => read,
+            read = timeout(read_timeout, output.read(&mut buffer)) => read,
             Ok(()) = is_over.changed() => continue,
         };
         let Ok(Ok(count @ 1..)) = read else { return };
@@ -373,7 +374,7 @@ async fn pump(
     }
 }
 
-/// Never broken off half-way through a frame.
+/// Never cancelled half-way through a frame.
 async fn send_heartbeats(to: FrameWriter, lost: Arc<Notify>, mut is_over: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -390,12 +391,12 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// What shells say of a program that is not there, or is no program.
+/// The exit code of shells for a program that is absent or cannot be executed.
 pub(super) fn shell_exit_code(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// Kills all there is below this process, and what became a container's own instead.
+/// Kills all descendants of this process, and those that became children of a container's init.
 async fn kill_descendants(entry: &ExecSpec) {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let inner = entry.within.as_ref().and_then(|within| {
@@ -406,7 +407,7 @@ async fn kill_descendants(entry: &ExecSpec) {
         for signal in [Signal::STOP, Signal::KILL] {
             for process in proc::descendants(&proc::list(), own) {
                 if let Some(pid) = Pid::from_raw(process.pid) {
-                    // Gone meanwhile is what is wanted.
+                    // A process that is gone meanwhile is fine.
                     let _ = kill_process(pid, signal);
                 }
             }
@@ -418,7 +419,7 @@ async fn kill_descendants(entry: &ExecSpec) {
         sleep(SWEEP_INTERVAL).await;
     }
     if let Some(inner) = inner {
-        // What stays of it goes with the group around it.
+        // Anything left of it goes with the cgroup around it.
         let _ = inner.remove();
     }
 }

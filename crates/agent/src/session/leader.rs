@@ -1,12 +1,12 @@
-//! `cell session-leader PROGRAM …`: makes the terminal on its standard input its own, in a session
-//! of its own, and becomes the program. A process of its own because only between two programs may
-//! this be done without `unsafe`.
+//! `cell session-leader PROGRAM …`: makes the terminal on its standard input the controlling
+//! terminal of a new session, and executes the program. A process of its own because without
+//! `unsafe` this can only be done between two `exec`s.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// Comes back only when the program cannot be run.
+/// Returns only when the program cannot be executed.
 #[must_use]
 pub fn run(words: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = words.split_first() else { return ExitCode::from(127) };

@@ -1,13 +1,13 @@
-//! Sessions: commands that somebody runs where a task runs (B20). Who may is decided by a master;
-//! here the command gets the task's folder, environment, user and limits, as its driver says.
+//! Sessions (exec): commands that a user runs inside a task (B20). A master decides who may; here
+//! the command gets the task's folder, environment, user and limits, as its driver provides them.
 //!
 //! Each session has a small process of its own ([`helper`], `cell session` in the list of
 //! processes), at the far end of a socket. It runs the command and speaks frames; the agent passes
-//! bytes and reads none of them. So whatever closes the socket ends the session with everything the
-//! command started: the caller who goes away, the task that ends, the agent that dies.
+//! bytes on and parses none of them. So whatever closes the socket ends the session with everything
+//! the command started: the caller that goes away, the task that ends, the agent that dies.
 //!
-//! Rejected: running commands as children of the agent itself. What they start would be the
-//! agent's to reap, and an agent that is killed would leave them behind.
+//! Rejected: running commands as children of the agent itself. The agent would have to reap what
+//! they start, and an agent that is killed would leave them behind.
 
 pub mod helper;
 pub mod leader;
@@ -39,36 +39,36 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Words by which this program is a session's helper, and the leader of its terminal.
+/// The arguments that make this program a session's helper, and the leader of its terminal.
 pub const HELPER_VERB: &str = "session";
 pub const LEADER_VERB: &str = "session-leader";
-/// Sessions of one attempt, and of the machine.
+/// Most sessions of one attempt, and of the machine.
 const MAX_PER_TASK: usize = 8;
 const MAX_SESSIONS: usize = 64;
-/// How long a helper may take to leave nothing behind.
+/// How long a helper may take to kill and reap everything.
 const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a helper is told, in the first line on its socket.
+/// The request to a helper, in the first line on its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRequest {
     pub entry: ExecSpec,
     pub terminal: Option<TerminalSize>,
-    /// Only how it ends is of interest.
+    /// Output is discarded: only the exit matters.
     #[serde(default)]
     pub quiet: bool,
 }
 
-/// The sessions there are. Cheap to clone; clones are the same.
+/// The open sessions. Cheap to clone; clones share them.
 #[derive(Clone, Default)]
 pub struct Sessions(Arc<Mutex<BTreeMap<Attempt, OpenSessions>>>);
 
 struct OpenSessions {
     count: usize,
-    /// Dropped when all are to end.
+    /// Dropped to end all of them.
     closed: watch::Sender<()>,
 }
 
-/// One session's place among them.
+/// The slot of one session.
 struct SessionSlot {
     sessions: Sessions,
     attempt: Attempt,
@@ -76,7 +76,7 @@ struct SessionSlot {
 }
 
 impl Sessions {
-    /// Ends those of an attempt that is over.
+    /// Ends the sessions of an attempt that has ended.
     pub fn close(&self, attempt: Attempt) {
         self.lock().remove(&attempt);
     }
@@ -103,7 +103,7 @@ impl Sessions {
 impl Drop for SessionSlot {
     fn drop(&mut self) {
         let mut all = self.sessions.lock();
-        // Those that were closed are counted no more.
+        // Closed sessions do not count any more.
         let own = |open: &&mut OpenSessions| open.closed.subscribe().same_channel(&self.closed);
         if let Some(open) = all.get_mut(&self.attempt).filter(own) {
             open.count = open.count.saturating_sub(1);
@@ -114,16 +114,16 @@ impl Drop for SessionSlot {
     }
 }
 
-/// Begins sessions on this machine.
+/// Starts sessions on this machine.
 #[derive(Clone)]
 pub struct SessionServer {
     pub folders: Folders,
-    /// The program that helpers are.
+    /// The executable of helpers.
     pub program: ShimProgram,
     pub sessions: Sessions,
 }
 
-/// A session that has begun.
+/// A session that has started.
 pub struct StartedSession {
     slot: SessionSlot,
     line: UnixStream,
@@ -156,7 +156,7 @@ impl SessionServer {
         let found = found.into_iter().find(is_requested).ok_or_else(absent)?;
         let full = || ApiError::new(Code::Overloaded, "as many sessions as there may be are open");
         let slot = self.sessions.acquire(found.attempt).ok_or_else(full)?;
-        // After the seat was taken: a task that ends from here on closes it.
+        // After the slot was acquired: a task that ends from here on closes it.
         let launch = record::read::<Launch>(&found.folder.join(LAUNCH)).ok().flatten();
         let ended = exit_of(&found.folder).is_ok_and(|exit| exit.is_some());
         let launch = launch.filter(|_| !ended).ok_or_else(absent)?;
@@ -174,7 +174,8 @@ impl SessionServer {
     }
 }
 
-/// Starts a helper and tells it what to run. It ends, with all it started, when the line is cut.
+/// Starts a helper and sends it the request. It ends, with all it started, when the connection is
+/// closed.
 ///
 /// # Errors
 /// When the system gives no process.
@@ -198,9 +199,9 @@ pub async fn start(
     Ok((line, helper))
 }
 
-/// Passes bytes on until a side closes or the attempt is over.
+/// Passes bytes on until a side closes or the attempt ends.
 pub async fn proxy(session: StartedSession, near: OnUpgrade) {
-    let StartedSession { slot: mut slot, mut line, mut helper } = session;
+    let StartedSession { mut slot, mut line, mut helper } = session;
     if let Ok(near) = near.await {
         let near = TokioIo::new(near);
         tokio::select! {
@@ -213,7 +214,7 @@ pub async fn proxy(session: StartedSession, near: OnUpgrade) {
         Ok(Ok(_)) => {}
         _ => {
             tracing::warn!(attempt = %slot.attempt, "a session does not end; its helper is killed");
-            // Gone meanwhile is what is wanted.
+            // A helper that is gone meanwhile is fine.
             let _ = helper.kill().await;
         }
     }
@@ -237,7 +238,7 @@ mod tests {
         sessions.close(attempt(1));
         assert!(slots.iter().all(|slot| slot.closed.has_changed().is_err()));
         assert!(other.closed.has_changed().is_ok());
-        // The next ones are not counted with those that are on their way out.
+        // New sessions are not counted with those that are being closed.
         let next = sessions.acquire(attempt(1)).unwrap();
         drop(slots);
         assert!(next.closed.has_changed().is_ok());

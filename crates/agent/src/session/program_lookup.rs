@@ -1,11 +1,11 @@
-//! Whether there is such a program where the task runs, looked up before anything is started, as
-//! the kernel would look it up: in the task's own root, along its own `PATH`, from its own folder.
-//! Who may run a program that somebody may is for the kernel to judge: lists of access and other
-//! modules have a say in it.
+//! Checks whether a program exists where the task runs, before anything is started, with the rules
+//! of the kernel: in the task's own root, along its own `PATH`, from its own folder. Whether this
+//! user may execute it is left to the kernel: access control lists and security modules have a say
+//! in it.
 //!
-//! Rejected: reading it off what a runtime says when it fails. Its words are not made for people,
-//! differ from version to version and come on the same stream as the command's own. What cannot be
-//! told by looking is left to whoever starts it.
+//! Rejected: parsing the runtime's error message. It is not made for people, differs from version
+//! to version and comes on the same stream as the command's own output. What a lookup cannot tell
+//! is left to the start.
 
 use crate::shim::sandbox::open_group;
 use cellwright_api::exec::Frame;
@@ -15,25 +15,25 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// What is looked for, and where.
+/// The program to look up, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramLookup {
-    /// As it was typed.
+    /// As the user typed it.
     pub program: String,
-    /// `USER/JOB/INDEX`, for what is said.
+    /// `USER/JOB/INDEX`, for error messages.
     pub task: String,
     /// The task's `PATH`.
     pub path: Option<String>,
-    /// Where the command begins, as the task sees it.
+    /// The command's working directory, as the task sees it.
     pub directory: PathBuf,
     /// A process whose root is the task's. Absent: the machine's own root.
     pub root_of: Option<u32>,
-    /// The control group that this process is in: its number may be given to another.
+    /// The cgroup that this process is in: its pid may be reused.
     #[serde(default)]
     pub group: Option<String>,
 }
 
-/// What is amiss with a program.
+/// Why a program cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupFailure {
     Absent,
@@ -41,7 +41,7 @@ pub enum LookupFailure {
 }
 
 impl LookupFailure {
-    /// As shells count.
+    /// The exit code of shells.
     fn code(self) -> i32 {
         match self {
             LookupFailure::Absent => 127,
@@ -51,7 +51,7 @@ impl LookupFailure {
 }
 
 impl ProgramLookup {
-    /// Why it cannot be run. Nothing where it can, and where nobody can tell by looking.
+    /// Why it cannot be run. Nothing where it can, and where a lookup cannot tell.
     #[must_use]
     pub fn check(&self) -> Option<LookupFailure> {
         let root = match self.root_of {
@@ -60,11 +60,11 @@ impl ProgramLookup {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root: OwnedFd = open(&root, flags, Mode::empty()).ok()?;
-        // After it was opened: who is still there then was there before.
+        // After it was opened: a process that is there now was there before.
         self.is_its_root().then(|| self.check_below(&root)).flatten()
     }
 
-    /// Whether the process whose root is taken is of the task.
+    /// Whether the process whose root was opened is the task's.
     fn is_its_root(&self) -> bool {
         let Some(process) = self.root_of else { return true };
         let members =
@@ -88,7 +88,7 @@ impl ProgramLookup {
         Some(found)
     }
 
-    /// What is said of it, to a terminal or not, and the code that the session ends with.
+    /// The error message, for a terminal or not, and the exit code of the session.
     #[must_use]
     pub fn error_frames(&self, failure: LookupFailure, terminal: bool) -> [Frame; 2] {
         let ProgramLookup { program, task, .. } = self;
@@ -103,7 +103,7 @@ impl ProgramLookup {
                  next: name a program, or what it is for: cell exec {task} -- sh {program}\n"
             ),
         };
-        // A terminal at the other end is raw.
+        // A terminal at the other end is in raw mode.
         let text = if terminal { text.replace('\n', "\r\n") } else { text };
         let frame_kind = if terminal { Frame::Data } else { Frame::Stderr };
         [frame_kind(text.into()), Frame::Exit(failure.code())]
@@ -116,12 +116,13 @@ fn check_executable(root: &OwnedFd, path: &Path) -> Result<(), LookupFailure> {
     match openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
         Ok(file) if !can_run(&file) => Err(LookupFailure::NotExecutable),
         Err(Errno::NOENT | Errno::NOTDIR) => Err(LookupFailure::Absent),
-        // What cannot be looked at is for the kernel to judge.
+        // What cannot be checked is left to the kernel.
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// Whether anybody may run it. A list of access that lets somebody shows in the bits of the group.
+/// Whether any account may execute it. An access control list that lets an account shows in the
+/// bits of the group.
 fn can_run(file: &OwnedFd) -> bool {
     let Ok(about) = fstat(file) else { return true };
     FileType::from_raw_mode(about.st_mode).is_file() && about.st_mode & 0o111 != 0
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A root with programs in it, and links that lead out of it unless they are kept within.
+    /// A root with programs in it, and links that lead out of it unless they are resolved within.
     fn root(scratch: &Scratch) -> OwnedFd {
         let root = scratch.path("root");
         for folder in ["usr/bin", "work", "work/folder"] {
@@ -187,7 +188,7 @@ mod tests {
         ] {
             assert_eq!(lookup(program).check_below(&root), failure, "{program}");
         }
-        // Without a path to look along nobody can tell.
+        // Without a `PATH` the lookup cannot tell.
         let lost = ProgramLookup { path: None, ..lookup("sh") };
         assert_eq!(lost.check_below(&root), None);
         // The machine's own root has what machines have.
@@ -199,7 +200,7 @@ mod tests {
         let scratch = Scratch::new();
         let root = root(&scratch);
         let own = scratch.path("root/work/own");
-        // A list of access that lets one account run it shows as the group's.
+        // An access control list that lets one account execute it shows as the group's.
         for (mode, failure) in [
             (0o610, None),
             (0o601, None),

@@ -1,5 +1,6 @@
-//! A terminal made for a session: the end that the helper reads and writes. Once the last program
-//! on the other end is gone, reading is an error of the kernel's; nobody tells that from an end.
+//! A pseudoterminal for a session: the end that the helper reads and writes. Once the last program
+//! on the other end is gone, the kernel returns an error for reads, which cannot be told from an
+//! end of file.
 
 use cellwright_api::exec::TerminalSize;
 use rustix::fs::{Mode, OFlags};
@@ -32,7 +33,7 @@ impl Pty {
         Ok((pty, commands))
     }
 
-    /// To read and to write. A terminal is no pipe, but waits for both as one does.
+    /// To read and to write. A pseudoterminal is no pipe, but can be polled for both as one can.
     ///
     /// # Errors
     /// When the system refuses.

@@ -1,8 +1,9 @@
-//! What tasks of an alloc have on disk together. The folder of the alloc is open to all of them,
-//! and nobody can say which of them a file there is from. So it counts against the alloc: when that
-//! is over its limit, with what its tasks have in their own folders, all of them are killed.
+//! The disk usage of an alloc's tasks together. The folder of the alloc is open to all of them, and
+//! it cannot be determined which of them created a file there. So it counts against the alloc: when
+//! that is over its limit, with what its tasks have in their own folders, all of them are killed.
 //!
-//! Rejected: to count the folder for each task. One that never wrote there would be over its limit.
+//! Rejected: counting the folder for each task. A task that never wrote there would be over its
+//! limit.
 
 use super::recent_kills::RecentKills;
 use super::{Finding, WatchedTask};
@@ -16,15 +17,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct AllocDisk {
     pub alloc: Attempt,
-    /// Around the groups of all its tasks.
+    /// The cgroup around those of all its tasks.
     pub group: Option<Group>,
     pub folder: PathBuf,
     /// Bytes that the alloc may have on disk; 0 for no limit.
     pub limit: u64,
 }
 
-/// Tasks whose allocs are over their limits, by what each task and each alloc's folder was counted
-/// to have; each once, and again after a while.
+/// Tasks whose allocs are over their limits, by the counted usage of each task and of each alloc's
+/// folder; each once, and again after a while.
 pub fn over_limit(
     tasks: &[WatchedTask],
     used: impl Fn(Attempt) -> u64,

@@ -1,6 +1,7 @@
-//! What takes a task's own doing to be long: counting its files, and looking through what its
-//! processes have open for sockets that listen. Both are bounded for each look and each task, and
-//! done in a thread of their own, so that whoever has a million files delays nobody's end.
+//! The measurements whose duration a task can influence: counting its files, and scanning what its
+//! processes have open for listening sockets. Both are bounded for each pass and each task, and
+//! done in a thread of their own, so that a task with a million files does not delay the kill of
+//! another.
 
 use super::recent_kills::RecentKills;
 use super::{AllocDisk, Finding, WatchedTask, deleted_files};
@@ -18,11 +19,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Looks between two at the same task.
+/// Passes between two scans of the same task.
 const SCAN_EVERY_ROUNDS: u64 = 5;
 
-/// What tasks and allocs have on disk, as far as it was counted. Cheap to clone; clones are the
-/// same.
+/// The disk usage of tasks and allocs, as far as it was counted. Cheap to clone; clones share it.
 #[derive(Clone, Default)]
 pub struct Counts(Arc<Mutex<BTreeMap<Attempt, DiskUse>>>);
 
@@ -31,7 +31,7 @@ impl Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing for a task that was not counted yet.
+    /// Zero for a task that was not counted yet.
     pub fn of(&self, attempt: Attempt) -> DiskUse {
         self.lock().get(&attempt).copied().unwrap_or_default()
     }
@@ -62,9 +62,9 @@ pub fn start(
 pub struct Counter {
     counts: Counts,
     scan_limits: DiskScanLimits,
-    /// How much CPU each had had when its files were last counted.
+    /// The CPU time of each when its files were last counted.
     counted: BTreeMap<Attempt, Duration>,
-    /// For what no folder shows.
+    /// For files that no folder lists.
     deleted_files: BTreeMap<Attempt, deleted_files::DeletedFileScan>,
     recent_kills: RecentKills,
     ports: BTreeMap<Attempt, PortScan>,
@@ -84,7 +84,8 @@ impl Counter {
         }
     }
 
-    /// Counts what is due, and says whose listening has changed, and who hides what it has.
+    /// Counts what is due, and returns the tasks whose listening ports have changed, and those that
+    /// have more than can be counted.
     pub fn count(&mut self, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
         self.round += 1;
         let allocs: BTreeMap<Attempt, &AllocDisk> = tasks
@@ -108,8 +109,8 @@ impl Counter {
         findings
     }
 
-    /// At every few looks, a share of all at each; not again while nobody in the group has had CPU
-    /// to write with.
+    /// Tasks are spread over a few passes; a task is not counted again while its cgroup has had no
+    /// CPU to write with.
     fn is_due(&mut self, attempt: Attempt, group: Option<&Group>) -> bool {
         let last = self.counts.lock().get(&attempt).copied();
         let is_turn = (self.round + u64::from(attempt.task.0)).is_multiple_of(SCAN_EVERY_ROUNDS);
@@ -117,14 +118,14 @@ impl Counter {
             return false;
         }
         let cpu = group.and_then(|group| group.usage().ok()).map(|usage| usage.cpu);
-        // Whoever had descriptors in flight may leave them there without a turn of the CPU.
+        // A task with descriptors in flight may leave them there without using any CPU.
         let has_pending_scan =
             self.deleted_files.get(&attempt).is_some_and(deleted_files::DeletedFileScan::is_open);
         let before = self.counted.insert(attempt, cpu.unwrap_or_default());
         cpu.is_none() || before != cpu || last.is_none() || has_pending_scan
     }
 
-    /// Says who has more than can be looked into: no way around a limit.
+    /// Condemns a task with more than can be counted: that is no way around a limit.
     fn count_files(&mut self, task: &WatchedTask) -> Option<(Attempt, Finding)> {
         if !self.is_due(task.attempt, Some(&task.group)) {
             return None;
@@ -143,7 +144,7 @@ impl Counter {
         Some((task.attempt, Finding::Condemned { class, why }))
     }
 
-    /// Files without a name are counted for the task that holds them, wherever they had one.
+    /// Files without a name count for the task that holds them, wherever they had one.
     fn count_alloc(&mut self, shared: &AllocDisk) {
         if self.is_due(shared.alloc, shared.group.as_ref()) {
             let found = self.measure_dir(shared.alloc, &shared.folder);
@@ -151,7 +152,7 @@ impl Counter {
         }
     }
 
-    /// What is in a folder; what was there before, should it not be told.
+    /// The usage of a folder; that of the last count if it cannot be read.
     fn measure_dir(&self, attempt: Attempt, folder: &Path) -> DiskUse {
         disk_use(folder, self.scan_limits.files).unwrap_or_else(|_| self.counts.of(attempt))
     }

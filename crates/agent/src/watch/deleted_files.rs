@@ -1,11 +1,11 @@
-//! What a task has on disk that no folder shows: files without a name that its processes hold open
-//! or mapped go on taking space. Descriptors that wait in a socket are in no list of open files,
-//! and the kernel says no more of them than how many there are.
+//! Disk usage of a task that no folder lists: deleted files that its processes hold open or mapped
+//! go on taking space. Descriptors in flight in a Unix socket are in no list of open files, and the
+//! kernel shows only how many there are.
 //!
-//! A task can have millions of files open, so each look is at so many, and the next goes on there.
-//! What was found is looked at again each time, for as long as it is there. Threads can have open
-//! files of their own where no filter of system calls refuses it; a few of them are looked at each
-//! time, in turn.
+//! A task can have millions of files open, so each pass inspects a limited number, and the next
+//! continues there. Files that were found are inspected again in each pass, for as long as they are
+//! there. Threads can have open files of their own where no seccomp filter prevents it; a few of
+//! them are inspected in each pass, in turn.
 
 use super::WatchedTask;
 use crate::ports::{open_files, readable_thread, threads};
@@ -16,33 +16,33 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What `stat` calls a block.
+/// The unit of `stat`'s blocks.
 const BLOCK: u64 = 512;
-/// Looks in a row at which descriptors wait in the same socket before they count as kept there: a
-/// minute. A service that passes connections to its workers is through with each long before, and
-/// its sockets are empty now and then.
+/// Passes in a row that find descriptors in flight in the same socket before they count as kept
+/// there: a minute. A service that passes connections to its workers is through with each long
+/// before, and its sockets are empty now and then.
 const MAX_LOOKS_IN_FLIGHT: u32 = 12;
-/// Looks that it may take to see all open files once: what is passed on faster than that is not
-/// found. Sockets are open files as well, and the largest servers have a few million.
+/// Most passes that it may take to inspect all open files once: what is passed on faster than that
+/// is not found. Sockets are open files as well, and the largest servers have a few million.
 const MAX_LOOKS_PER_ROUND: u32 = 32;
-/// Open files of threads that are looked at each time, beside those of their processes. Nearly
+/// Open files of threads that are inspected in each pass, beside those of their processes. Nearly
 /// always they are the same ones.
 const MAX_THREAD_FILES: usize = 4096;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeletedFileUse {
     pub bytes: u64,
-    /// Why nobody can say how much there is.
+    /// Why the usage cannot be determined.
     pub failure: Option<ScanFailure>,
 }
 
-/// What cannot be looked into.
+/// What cannot be inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanFailure {
-    /// Descriptors that wait in a socket to be received, and are not.
+    /// Descriptors in flight in a socket that are never received.
     InFlight { looks: u32 },
-    /// So many open files, or removed ones among them, that nobody looks at more.
+    /// More open files, or deleted ones among them, than are inspected.
     TooMany { most: usize },
 }
 
@@ -63,24 +63,25 @@ impl fmt::Display for ScanFailure {
     }
 }
 
-/// The search of one task's processes, from look to look.
+/// The scan of one task's processes, from pass to pass.
 #[derive(Clone, Debug, Default)]
 pub struct DeletedFileScan {
     processes: ScanPosition,
     threads: ScanPosition,
-    /// Looks since the first process was looked at.
+    /// Passes since the first process was inspected.
     looks: u32,
     results: ScanResults,
 }
 
 impl DeletedFileScan {
-    /// Looks on through all processes of the task's group, at `most` open files and mappings.
+    /// Continues through all processes of the task's cgroup, by at most `most` open files and
+    /// mappings.
     pub fn scan(&mut self, task: &WatchedTask, most: usize) -> DeletedFileUse {
         let processes = task.group.processes().unwrap_or_default();
         self.resume(&processes, &task.folder, task.limits.disk > 0, most)
     }
 
-    /// Whether there is something to look at again even if the task did nothing since.
+    /// Whether a file or socket has to be inspected again even if the task did nothing since.
     pub fn is_open(&self) -> bool {
         self.looks > 0 || !self.results.waiting.is_empty()
     }
@@ -110,7 +111,7 @@ impl DeletedFileScan {
         self.threads.advance(&others, MAX_THREAD_FILES, open_files, &mut pass);
         self.results = pass.results;
         if !is_over {
-            // Those that were not come to yet may be under another number by now.
+            // Those that were not reached yet may be under another number by now.
             for (socket, waiting) in before.waiting {
                 self.results.waiting.entry(socket).or_insert(waiting);
             }
@@ -132,7 +133,7 @@ impl DeletedFileScan {
     }
 }
 
-/// Where a search through open files goes on.
+/// Where a scan through open files continues.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScanPosition {
     process: u32,
@@ -140,7 +141,8 @@ struct ScanPosition {
 }
 
 impl ScanPosition {
-    /// Looks at so many more. True when those were the last; the next time begins anew.
+    /// Inspects up to the limit of this pass. True when those were the last; the next pass begins
+    /// anew.
     fn advance<Files: Iterator<Item = PathBuf>>(
         &mut self,
         processes: &BTreeSet<u32>,
@@ -167,14 +169,14 @@ impl ScanPosition {
     }
 }
 
-/// What was found and is there still, by its number on its file system.
+/// What was found and is there still, by its inode number and device.
 #[derive(Clone, Debug, Default)]
 struct ScanResults {
     removed: BTreeMap<u64, DeletedFile>,
     waiting: BTreeMap<u64, InFlightSocket>,
 }
 
-/// A file without a name, counted once however many hold it.
+/// A deleted file, counted once however many processes hold it.
 #[derive(Clone, Debug)]
 struct DeletedFile {
     process: u32,
@@ -182,12 +184,12 @@ struct DeletedFile {
     bytes: u64,
 }
 
-/// A socket with descriptors in it.
+/// A socket with descriptors in flight.
 #[derive(Clone, Debug)]
 struct InFlightSocket {
     process: u32,
     link: PathBuf,
-    /// In a row at which it had some.
+    /// Passes in a row in which it had some.
     looks: u32,
 }
 
@@ -196,27 +198,27 @@ impl ScanResults {
         self.removed.values().fold(0, |sum, removed| sum.saturating_add(removed.bytes))
     }
 
-    /// Who holds what, by which link of the kernel's.
+    /// Processes and their links in `/proc` to these files and sockets.
     fn links(&self) -> impl Iterator<Item = (u32, &PathBuf)> {
         let removed = self.removed.values().map(|removed| (removed.process, &removed.link));
         removed.chain(self.waiting.values().map(|waiting| (waiting.process, &waiting.link)))
     }
 }
 
-/// One look.
+/// One pass.
 struct ScanPass<'a> {
     disk: u64,
-    /// Whether sockets are of interest.
+    /// Whether sockets are inspected.
     sockets: bool,
-    /// Files without a name, and sockets, that are remembered.
+    /// Most deleted files, and sockets, that are tracked.
     most: usize,
     before: &'a ScanResults,
     results: ScanResults,
 }
 
 impl ScanPass<'_> {
-    /// Notes the file behind a link of the kernel's, if it has no name on this disk, and the socket
-    /// if descriptors wait there.
+    /// Records the file behind a link in `/proc`, if it is deleted and on this disk, and the socket
+    /// if descriptors are in flight there.
     fn inspect(&mut self, process: u32, link: PathBuf) {
         let Ok(about) = fs::metadata(&link) else { return };
         let number = about.ino();
@@ -239,7 +241,7 @@ impl ScanPass<'_> {
     }
 }
 
-/// Whether descriptors wait in this socket; none do in one of another kind.
+/// Whether descriptors are in flight in this socket; none are in one of another kind.
 fn has_queued_descriptors(link: &Path) -> bool {
     let number = link.file_name().and_then(|name| name.to_str());
     let process = link.parent().and_then(Path::parent);
@@ -249,7 +251,7 @@ fn has_queued_descriptors(link: &Path) -> bool {
     count.and_then(|count| count.trim().parse::<u64>().ok()).is_some_and(|count| count > 0)
 }
 
-/// Files that a process has mapped and that lost their names.
+/// Deleted files that a process has mapped.
 fn deleted_mappings(process: u32) -> impl Iterator<Item = PathBuf> {
     let list = fs::File::open(format!("/proc/{process}/maps")).ok().map(BufReader::new);
     // A name that is no text ends like others.
@@ -268,7 +270,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::process::{Child, Command, Stdio};
 
-    /// A file of a megabyte without a name, held by `$f`.
+    /// A deleted file of a megabyte, held by `$f`.
     const WRITE: &str = "use IO::Handle; open($f, '+>', 'big'); print $f 'x' x 1048576; \
         $f->flush(); unlink('big')";
     /// A message of one byte with one descriptor, as sendmsg(2) wants it.
@@ -286,7 +288,7 @@ mod tests {
         can
     }
 
-    /// A process that does what `script` says, in a folder of its own.
+    /// A process that runs `script`, in a folder of its own.
     struct Holder {
         folder: Scratch,
         child: Child,
@@ -294,7 +296,7 @@ mod tests {
     }
 
     impl Holder {
-        /// Comes back when it has said a first letter.
+        /// Returns when the script has printed a first letter.
         fn start(script: &str) -> Holder {
             let folder = Scratch::new();
             let perl = format!("$| = 1; {script}");
@@ -312,13 +314,13 @@ mod tests {
             self.child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
         }
 
-        /// Has it go on until it has said another letter.
+        /// Has it go on until it has printed another letter.
         fn go_on(&mut self) {
             self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
             self.read_byte();
         }
 
-        fn look(&mut self, most: usize) -> DeletedFileUse {
+        fn scan_pass(&mut self, most: usize) -> DeletedFileUse {
             self.search.resume(&[self.child.id()], &self.folder.path(""), true, most)
         }
     }
@@ -341,16 +343,16 @@ mod tests {
         }
         let wait = "print 'x'; <STDIN>; close($f); print 'y'; <STDIN>";
         let mut open = Holder::start(&format!("{WRITE}; {wait}"));
-        megabyte(open.look(1000));
-        megabyte(open.look(1000));
+        megabyte(open.scan_pass(1000));
+        megabyte(open.scan_pass(1000));
         open.go_on();
-        assert_eq!(open.look(1000), DeletedFileUse::default(), "it is closed");
+        assert_eq!(open.scan_pass(1000), DeletedFileUse::default(), "it is closed");
         // Shared, read and write; its descriptor is closed.
         let map = "syscall(9, 0, 1048576, 3, 1, fileno($f), 0) > 0 or die; close($f)";
-        megabyte(Holder::start(&format!("{WRITE}; {map}; {wait}")).look(1000));
+        megabyte(Holder::start(&format!("{WRITE}; {map}; {wait}")).scan_pass(1000));
         let sent = format!("{WRITE}; {SOCKETS}; {SEND}; close($f); {wait}");
         let mut sent = Holder::start(&sent);
-        let found = (0..MAX_LOOKS_IN_FLIGHT).map(|_| sent.look(1000)).last().unwrap();
+        let found = (0..MAX_LOOKS_IN_FLIGHT).map(|_| sent.scan_pass(1000)).last().unwrap();
         assert_eq!((found.bytes, found.failure), (0, Some(ScanFailure::InFlight { looks: 12 })));
     }
 
@@ -359,17 +361,17 @@ mod tests {
         if !can_run() {
             return;
         }
-        // Whoever reads the byte alone lets go of the descriptor.
+        // A receiver that reads the byte alone drops the descriptor.
         let pass = "while (1) { SEND; print 'x'; <STDIN>; sysread($b, $z, 1); print 'y'; <STDIN> }";
         let pass = pass.replace("SEND", SEND);
         let mut passes = Holder::start(&format!("{WRITE}; {SOCKETS}; {pass}"));
         for _ in 0..3 {
             for _ in 1..MAX_LOOKS_IN_FLIGHT {
-                megabyte(passes.look(1000));
+                megabyte(passes.scan_pass(1000));
             }
             assert!(passes.search.is_open());
             passes.go_on();
-            megabyte(passes.look(1000));
+            megabyte(passes.scan_pass(1000));
             assert!(!passes.search.is_open());
             passes.go_on();
         }
@@ -388,17 +390,17 @@ mod tests {
                  {{ lock($ok); cond_wait($ok) until $ok; }}"
             )
         };
-        // close_range(2) of nothing, which gives the thread a list of its own.
+        // close_range(2) of nothing, which gives the thread a file table of its own.
         let apart = thread("syscall(436, 4000, 4001, 2) == 0 or die $!", "");
         let mut apart = Holder::start(&format!("{apart} sleep 1000"));
         assert_eq!(open_removed(apart.child.id()), 0, "its process does not show it");
-        megabyte(apart.look(1000));
+        megabyte(apart.scan_pass(1000));
         // The first thread ends by itself, and is a zombie from then on.
         let zombie = "1 until do { open($s, '<', \"/proc/$p/stat\"); <$s> =~ /\\) Z / }";
         let ended = thread("", zombie);
         let mut ended = Holder::start(&format!("{ended} syscall(60, 0)"));
         assert_eq!(open_files(ended.child.id()).count(), 0, "it shows nothing");
-        megabyte(ended.look(1000));
+        megabyte(ended.scan_pass(1000));
     }
 
     fn open_removed(process: u32) -> usize {
@@ -414,18 +416,19 @@ mod tests {
         let many = "push(@s, $_) for map { socket(my $s, AF_UNIX, SOCK_STREAM, 0); $s } 1..200";
         let script = format!("{SOCKETS}; {many}; {WRITE}; print 'x'; <STDIN>");
         let mut holder = Holder::start(&script);
-        let looks: Vec<DeletedFileUse> = (0..25).map(|_| holder.look(10)).collect();
+        let looks: Vec<DeletedFileUse> = (0..25).map(|_| holder.scan_pass(10)).collect();
         assert!(looks.iter().all(|found| found.failure.is_none()), "{looks:?}");
         assert_eq!(looks[0].bytes, 0);
         megabyte(looks[24]);
-        // What cannot be seen in any time is said, in words of its own.
+        // What cannot be inspected in any time is reported, with an error of its own.
         holder.search = DeletedFileScan::default();
-        let found = (0..40).map(|_| holder.look(5)).find_map(|found| found.failure).unwrap();
+        let found = (0..40).map(|_| holder.scan_pass(5)).find_map(|found| found.failure).unwrap();
         assert_eq!(found, ScanFailure::TooMany { most: 5 * MAX_LOOKS_PER_ROUND as usize });
         let removed = "for (1..30) { open($f, '+>', 'x'); print $f 'x' x 9999; $f->flush(); \
             unlink('x'); push(@f, $f); undef($f) }";
         let mut holder = Holder::start(&format!("use IO::Handle; {removed}; print 'x'; <STDIN>"));
-        let looks: Vec<Option<ScanFailure>> = (0..4).map(|_| holder.look(20).failure).collect();
+        let looks: Vec<Option<ScanFailure>> =
+            (0..4).map(|_| holder.scan_pass(20).failure).collect();
         assert_eq!(looks.last(), Some(&Some(ScanFailure::TooMany { most: 20 })), "{looks:?}");
         assert_eq!(holder.search.results.removed.len(), 20, "no more is remembered");
         assert!(found.to_string().contains("have 160 files and sockets open or more"), "{found}");

@@ -1,8 +1,8 @@
-//! What the watcher knew of shortages, kept beside the agent's state: the next agent goes on from
-//! there, see [`PressureHistory`].
+//! Stores the watcher's history of shortages beside the agent's state: the next agent continues
+//! from it, see [`PressureHistory`].
 //!
-//! Written while something is short and when that changes, not at every look, and never flushed: a
-//! machine that lost its power has other things to tell, and times of another boot mean nothing.
+//! Written while something is short and when that changes, not in every pass, and never flushed: a
+//! machine that lost its power has other things to report, and times of another boot mean nothing.
 
 use crate::boot;
 use crate::record::{self, Durability};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const PRESSURE_FILE: &str = "shortages";
-/// How long after a look its record may still be the one before.
+/// How long after a pass its record may still be the one before.
 const WRITTEN_WITHIN: Span = Span::seconds(5);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -27,7 +27,8 @@ pub struct PressureStore {
 }
 
 impl PressureStore {
-    /// What an agent of this boot left in its folder. A record of no use counts as none.
+    /// Reads the record that an agent of this boot left in its folder. A damaged record counts as
+    /// none.
     pub fn open(data: &Path) -> PressureStore {
         let path = data.join(PRESSURE_FILE);
         let boot_id = boot::boot_id().unwrap_or_default();
@@ -46,7 +47,7 @@ impl PressureStore {
         &self.record.known
     }
 
-    /// Writes it down, if it says more than what is there.
+    /// Writes the history, if it is news against the stored one.
     pub fn save(&mut self, history: PressureHistory) {
         if !history.is_news(&self.record.known, WRITTEN_WITHIN) {
             return;

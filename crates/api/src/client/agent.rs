@@ -1,6 +1,6 @@
-//! Dialling an agent: masters do, for the output of tasks and for sessions in them, and agents do,
-//! for packages. An agent is known by the machine it is the agent of, not by a host's name: the
-//! address comes from the agent itself, and nothing it says of it is believed.
+//! Client of agents: masters dial them for the output of tasks and for exec sessions, and agents
+//! dial each other for packages. An agent is identified by its machine's name in its certificate,
+//! not by a host name: the address comes from the agent itself, and is not trusted.
 
 use super::connection::{self, Sender};
 use super::outcome::{NextStep, classify};
@@ -24,19 +24,19 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// How long a connection to an agent may take to come about.
+/// Timeout for connecting to an agent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer of an agent that is not asked for a number of bytes: a piece of output.
+/// Largest answer of an agent to a request without a byte limit of its own: a chunk of output.
 const MAX_ANSWER: usize = 16 << 20;
-/// What a refusal may take, whatever was asked for.
+/// Largest error body, whatever was requested.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
-/// Who dials, and how agents are known.
+/// Dials agents, and knows how to verify them.
 #[derive(Clone)]
 pub struct AgentDialler {
-    /// Absent: in the clear, to loopback addresses only.
+    /// Absent: plain text, to loopback addresses only.
     credentials: Option<Credentials>,
-    /// Masters of an open cell, whose token is shown to its agents.
+    /// Masters of a dev cell, whose token is sent to its agents.
     masters: Vec<String>,
 }
 
@@ -49,13 +49,13 @@ struct Credentials {
 
 impl fmt::Debug for AgentDialler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cell = self.credentials.as_ref().map(|papers| papers.cell.as_str());
+        let cell = self.credentials.as_ref().map(|own| own.cell.as_str());
         write!(f, "AgentDialler({})", cell.unwrap_or("in the clear"))
     }
 }
 
 impl AgentDialler {
-    /// For an open cell on one machine, by its masters.
+    /// For a dev cell on one machine, used by its masters.
     #[must_use]
     pub fn plain(masters: Vec<String>) -> AgentDialler {
         AgentDialler { credentials: None, masters }
@@ -75,7 +75,7 @@ impl AgentDialler {
     }
 
     /// # Errors
-    /// When nobody answers there, or somebody who is not the agent of `machine`.
+    /// When nothing answers there, or something that is not the agent of `machine`.
     pub async fn dial(
         &self,
         machine: &Name,
@@ -97,12 +97,12 @@ impl AgentDialler {
     async fn connect(&self, machine: &Name, address: &str) -> Result<Sender, String> {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        let Some(Credentials { cell, authority, resolver: shown }) = &self.credentials else {
+        let Some(Credentials { cell, authority, resolver }) = &self.credentials else {
             return connection::handshake(stream).await.map_err(|e| e.to_string());
         };
         let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
         let part = Identity { cell: cell.clone(), part: Part::Agent(machine.clone()) };
-        let config = tls::client_config_for_part(authority, part, shown.clone());
+        let config = tls::client_config_for_part(authority, part, resolver.clone());
         let connector = TlsConnector::from(Arc::new(config.map_err(|e| e.to_string())?));
         let name = ServerName::from(host);
         let stream = connector.connect(name, stream).await.map_err(|e| e.to_string())?;
@@ -114,15 +114,15 @@ impl AgentDialler {
 pub struct AgentConnection {
     sender: Sender,
     address: String,
-    /// Of an open cell.
+    /// The token of a dev cell.
     token: Option<Secret>,
 }
 
 impl AgentConnection {
-    /// No more than `max_bytes`: whoever sends more is cut off.
+    /// Reads no more than `max_bytes`: a longer answer is cut off.
     ///
     /// # Errors
-    /// What the agent refused, or that it did not answer within `limit`.
+    /// The agent's error, or that it did not answer within `limit`.
     pub async fn get_bytes(
         &mut self,
         path: &str,
@@ -136,7 +136,7 @@ impl AgentConnection {
     }
 
     /// # Errors
-    /// As [`AgentConnection::get_bytes`], or when the answer is not what was asked for.
+    /// As [`AgentConnection::get_bytes`], or when the answer does not parse.
     pub async fn get<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -146,10 +146,10 @@ impl AgentConnection {
         serde_json::from_slice(&bytes).map_err(|error| ClientError::BadReply(error.to_string()))
     }
 
-    /// Has the whole connection, if the agent agrees within `limit`.
+    /// Upgrades the whole connection, if the agent agrees within `limit`.
     ///
     /// # Errors
-    /// What the agent refused, or that it did not answer.
+    /// The agent's error, or that it did not answer.
     pub async fn session(self, path: &str, limit: Duration) -> Result<SessionStream, ClientError> {
         let mut call = plain_call(Method::POST, path, self.token.as_ref());
         request_upgrade(&mut call);

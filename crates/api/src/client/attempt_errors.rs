@@ -1,7 +1,8 @@
-//! What each master said to a call that none of them answered. The last word alone misleads: a
-//! replica that was removed says only that, while another says why nothing can be done. It also
-//! forgets: a leader that had a change in its log when it lost its majority says afterwards only
-//! that nobody leads, and the change takes effect once a majority is back.
+//! The errors of all masters for a call that none of them answered, combined into one. The last
+//! error alone misleads: a replica that was removed says only that, while another says why nothing
+//! can be done. It also loses information: a leader that had a change in its log when it lost its
+//! majority says afterwards only that there is no leader, and the change takes effect once a
+//! majority is back.
 
 use super::ClientError;
 use super::outcome::is_from_removed_replica;
@@ -14,11 +15,11 @@ const MAY_TAKE_EFFECT: &str = "it may have taken effect, or may yet when a major
 
 #[derive(Debug, Default)]
 pub(super) struct AttemptErrors {
-    /// The last word of each master, by address, the latest at the end.
+    /// The last error of each master, by address, the latest at the end.
     errors: Vec<(String, ClientError)>,
-    /// Whether what was asked for changes something.
+    /// Whether the call is a change.
     is_change: bool,
-    /// Whether some master may have taken it into its log.
+    /// Whether some master may have taken the change into its log.
     in_doubt: bool,
 }
 
@@ -27,7 +28,7 @@ impl AttemptErrors {
         AttemptErrors { is_change, ..AttemptErrors::default() }
     }
 
-    /// Whether a master may have got it and could not say so.
+    /// Whether a master may have received the call and could not say so.
     pub fn mark_in_doubt(&mut self, is_sent: bool) {
         self.in_doubt |= is_sent && self.is_change;
     }
@@ -37,7 +38,7 @@ impl AttemptErrors {
         let errors = &mut self.errors;
         let before = errors.iter().position(|(known, _)| *known == address);
         let before = before.map(|at| errors.remove(at).1);
-        // One that has said why is not to be known for its silence afterwards.
+        // A master that has given a reason is not replaced by its later failure to answer.
         let is_silent = matches!(error, ClientError::Unreachable { .. });
         let error = before.filter(|old| is_silent && old.api().is_some()).unwrap_or(error);
         errors.push((address, error));
@@ -46,15 +47,12 @@ impl AttemptErrors {
     /// An error that ends the call by itself.
     pub fn into_final(mut self, error: ClientError) -> ClientError {
         self.mark_in_doubt(lacks_majority(&error));
-        // What the cell decided is decided, whatever was heard before.
-        match lacks_majority(&error) && self.in_doubt {
-            true => with_in_doubt(error),
-            false => error,
-        }
+        // A decision of the cell is final, whatever was received before.
+        if lacks_majority(&error) && self.in_doubt { with_in_doubt(error) } else { error }
     }
 
-    /// All of it as one error: the cause, who said so, what the others said, and whether it may
-    /// take effect all the same.
+    /// All errors as one: the cause, the master that reported it, what the others said, and whether
+    /// the change may take effect all the same.
     pub fn into_error(self, tried: u32) -> ClientError {
         let in_doubt = self.in_doubt;
         let error = self.into_cause(tried);
@@ -94,8 +92,8 @@ impl AttemptErrors {
     }
 }
 
-/// Whether it is for want of a majority, or of its answer. That nobody leads is said only of what
-/// was never proposed.
+/// Whether the error is a missing majority, or a missing answer of one. `no-leader` is said only of
+/// what was never proposed.
 fn lacks_majority(error: &ClientError) -> bool {
     matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut))
 }
@@ -111,7 +109,7 @@ fn with_in_doubt(error: ClientError) -> ClientError {
     }
 }
 
-/// The nearer to the cause, the lower. Those that may have had an effect come before those that
+/// The nearer to the cause, the lower. Errors that may have had an effect come before those that
 /// certainly had none.
 fn cause_rank(error: &ClientError) -> u8 {
     match error.code() {

@@ -1,4 +1,4 @@
-//! The calls by name, so that callers neither build paths nor repeat types.
+//! One method for each API call, so that callers neither build paths nor repeat types.
 
 use super::{
     ChangeOptions, Client, ClientError, Reply, SessionStream, Watch, encode_query, encode_segment,
@@ -17,14 +17,14 @@ use cellwright_cell::spec::JobSpec;
 use hyper::Method;
 use std::time::Duration;
 
-/// Masters end a query after half a minute; the rest is for the way.
+/// Masters end a query after half a minute; the rest is for the network.
 const SQL_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Which part of a list.
+/// Which page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
     pub limit: Option<u32>,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     pub after: Option<String>,
     pub consistent: bool,
 }
@@ -39,7 +39,7 @@ impl PageRequest {
     }
 }
 
-/// Which jobs.
+/// Which jobs to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFilter {
     pub selector: Option<String>,
@@ -65,7 +65,7 @@ fn job_path(job: &JobKey) -> String {
 const NO_BODY: Option<&()> = None;
 type ChangeResult = Result<Reply<Changed>, ClientError>;
 
-/// All of these fail with what the cell refused, or when no master answers.
+/// All of these fail with the cell's error, or when no master answers.
 #[allow(clippy::missing_errors_doc)]
 impl Client {
     pub async fn jobs(
@@ -86,7 +86,7 @@ impl Client {
         self.change(Method::POST, "/v1/jobs", Some(&body), &ChangeOptions::default()).await
     }
 
-    /// Makes the job so: submits it, updates the one of its name that lives, or leaves it alone.
+    /// Applies the job: submits it, updates the live job of its name, or leaves it alone.
     pub async fn apply_job(
         &self,
         owner: Option<&Name>,
@@ -188,7 +188,7 @@ impl Client {
         self.watch(&format!("/v1/watch/output/{}/{}/{index}{query}", job.user, job.job), None)
     }
 
-    /// Runs a command where a task runs; frames travel on what comes back.
+    /// Runs a command where a task runs; frames travel on the returned connection.
     pub async fn exec(
         &self,
         job: &JobKey,
@@ -222,12 +222,12 @@ impl Client {
         self.get(&format!("{}/explain", job_path(job))).await
     }
 
-    /// What submitting or updating these jobs would do, by a picture that is not behind.
+    /// What submitting or updating these jobs would do, by a snapshot that is up to date.
     pub async fn plan(&self, jobs: &PlanJobs) -> Result<Reply<One<PlanView>>, ClientError> {
         self.query("/v1/plan?consistent=true", jobs).await
     }
 
-    /// Which shapes of task find a place now.
+    /// Which task shapes can be placed now.
     pub async fn shapes(&self, query: &ShapesQuery) -> Result<Reply<One<ShapesView>>, ClientError> {
         self.query("/v1/shapes", query).await
     }
@@ -269,7 +269,7 @@ impl Client {
         self.change(Method::PUT, &format!("/v1/machines/{}", spec.name), Some(spec), change).await
     }
 
-    /// `force`: also while tasks are on it, which end at once.
+    /// `force`: also while tasks run on it; they end at once.
     pub async fn remove_machine(
         &self,
         name: &Name,
@@ -280,7 +280,7 @@ impl Client {
         self.change(Method::DELETE, &format!("/v1/machines/{name}{query}"), NO_BODY, change).await
     }
 
-    /// `on`: start draining; else stop.
+    /// `on`: start draining; otherwise stop.
     pub async fn drain_machine(
         &self,
         name: &Name,
@@ -326,13 +326,13 @@ impl Client {
         self.get("/v1/cluster_status").await
     }
 
-    /// Sums only, no nodes.
+    /// Totals only, no nodes.
     pub async fn cluster_summary(&self) -> Result<Reply<ClusterStatus>, ClientError> {
         self.get("/v1/cluster_status?summary=true").await
     }
 
-    /// What a name, or its beginning, can mean. A replica that is behind would take an older job
-    /// for the last one, so the leader is asked for that.
+    /// What a name, or its beginning, can refer to. A replica that is behind would take an older
+    /// job for the last one, so the leader answers this.
     pub async fn find(&self, name: &str) -> Result<Reply<Page<FoundView>>, ClientError> {
         let is_last = name.split('/').next() == Some("last");
         let consistent = is_last.then(|| "true".to_owned());
@@ -340,7 +340,7 @@ impl Client {
         self.get(&format!("/v1/find{query}")).await
     }
 
-    /// What was most likely meant by a name that nothing has.
+    /// The closest match for a name that nothing has.
     pub async fn nearest_name(&self, name: &str) -> Result<Option<FoundView>, ClientError> {
         let near = Some("true".to_owned());
         let query = encode_query(&[("name", Some(name.to_owned())), ("near", near)]);

@@ -1,9 +1,9 @@
-//! Connections to masters, kept open between requests. HTTP/1.1 with one request at a time on each:
-//! a slow answer delays nobody else, and a dead connection costs one retry.
+//! Connection pool for masters. HTTP/1.1 with one request at a time on each connection: a slow
+//! answer delays no other, and a dead connection costs one retry.
 //!
 //! Rejected: multiplexing over HTTP/2. It saves sockets that a cell has plenty of, and couples all
-//! calls of a part to the fate and the flow control of one connection. Rejected too: a pool of
-//! others, see `docs/decisions/0020-own-connection-pool.md`.
+//! calls of a part to the fate and the flow control of one connection. Rejected too: an existing
+//! pool, see `docs/decisions/0020-own-connection-pool.md`.
 
 use super::content::{Outgoing, Payload};
 use super::{Call, ClientError, Received, bearer};
@@ -26,9 +26,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Largest answer of a master that is read whole.
+/// Largest answer of a master that is read.
 const MAX_ANSWER: usize = 1 << 30;
-/// Largest refusal of somebody whose answers have a bound.
+/// Largest error body of a server whose answers have a limit.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
 pub(super) type Sender = SendRequest<Outgoing>;
@@ -36,9 +36,9 @@ pub(super) type Sender = SendRequest<Outgoing>;
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) struct TransportError {
-    /// Whether the other side may have got the request.
+    /// Whether the other side may have received the request.
     pub sent: bool,
-    /// Nobody listens there.
+    /// The connection was refused.
     pub refused: bool,
     pub why: String,
 }
@@ -57,22 +57,19 @@ impl TransportError {
     }
 
     pub fn into_error(self, tried: u32) -> ClientError {
-        match self.sent {
-            true => ClientError::Unknown(self.why),
-            false => self.into_unreachable(tried),
-        }
+        if self.sent { ClientError::Unknown(self.why) } else { self.into_unreachable(tried) }
     }
 }
 
 pub(super) struct ConnectionPool {
     tls: Option<TlsConnector>,
-    /// Masters are asked with the token that an open one has posted for this account: looked for at
-    /// each call, since it may be started after its clients.
+    /// Requests carry the token that a dev master has published for this account. It is looked up
+    /// at each call, since the master may be started after its clients.
     uses_dev_token: bool,
     connect_timeout: Duration,
     max_idle: usize,
     idle: Mutex<BTreeMap<String, Vec<Sender>>>,
-    /// Whether anybody was ever reached.
+    /// Whether any master was ever reached.
     connected: AtomicBool,
 }
 
@@ -99,7 +96,7 @@ impl ConnectionPool {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Sends the call and reads the whole answer; the content of a streamed one is left to be read.
+    /// Sends the call and reads the whole answer; the body of a streamed one is left to the caller.
     pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, TransportError> {
         let (response, sender, dialled_address) = self.send(address, call).await?;
         let (parts, body) = response.into_parts();
@@ -118,7 +115,7 @@ impl ConnectionPool {
         Ok(Received { status, headers, body, open: None })
     }
 
-    /// Sends the call; the body is read by the caller, on a connection nobody else uses.
+    /// Sends the call; the body is read by the caller, on a connection of its own.
     pub async fn open_stream(
         &self,
         address: &str,
@@ -127,8 +124,9 @@ impl ConnectionPool {
         Ok(self.send(address, call).await?.0)
     }
 
-    /// Where to dial for a master, and with what token. One that is found goes to the very address
-    /// that it was posted for: whoever listens at another of the same name is not to see it.
+    /// The address to dial for a master, and the token. A token that was found goes only to the
+    /// very address that it was published for: another listener of the same host name must not see
+    /// it.
     pub fn dial_target(&self, master: &str) -> (String, Option<HeaderValue>) {
         match Some(master).filter(|_| self.uses_dev_token).and_then(dev_token::find_token) {
             Some((at, token)) => (at.to_string(), bearer(&token)),
@@ -136,7 +134,7 @@ impl ConnectionPool {
         }
     }
 
-    /// The answer, the connection and where it leads.
+    /// The answer, the connection and the address it is connected to.
     async fn send(
         &self,
         address: &str,
@@ -171,7 +169,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A new connection.
+    /// Opens a new connection.
     pub async fn dial_with_timeout(&self, address: &str) -> Result<Sender, TransportError> {
         match timeout(self.connect_timeout, self.dial(address)).await {
             Ok(result) => {
@@ -232,7 +230,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends when the sender is dropped; its errors reach whoever waits for an answer.
+    // Ends when the sender is dropped; its errors reach the call that waits for an answer.
     tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
@@ -272,9 +270,10 @@ pub(super) fn check_address(address: &str, tls: bool) -> Result<(), String> {
     };
     let loopback =
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    match tls || loopback {
-        true => Ok(()),
-        false => Err(format!("master {address:?} without TLS; allowed: loopback addresses")),
+    if tls || loopback {
+        Ok(())
+    } else {
+        Err(format!("master {address:?} without TLS; allowed: loopback addresses"))
     }
 }
 

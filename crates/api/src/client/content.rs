@@ -1,9 +1,9 @@
-//! Content: bodies that are no messages. Packages are larger than memory should be, so they are
-//! read from and written to files a piece at a time, and nothing holds a thread while the other
-//! side is slow.
+//! Content: bodies that are files, not messages. Packages are larger than memory should be, so they
+//! are read from and written to files in chunks, and nothing blocks a thread while the other side
+//! is slow.
 //!
 //! Rejected: the asynchronous files of the runtime. They hand every read to a blocking thread too,
-//! in smaller pieces.
+//! in smaller chunks.
 
 use super::{Call, Client, ClientError, Reply, connection, json_reply};
 use crate::types::MasterStatus;
@@ -23,19 +23,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What is read from a file at a time.
+/// Bytes read from a file at a time.
 pub const CHUNK_BYTES: usize = 256 << 10;
-/// The slowest transfer that is waited for, in bytes a second.
+/// The slowest transfer that is tolerated, in bytes a second.
 const MIN_TRANSFER_RATE: u64 = 1 << 20;
-/// A download silent for longer has been given up by the other side.
+/// A download without data for longer has been abandoned by the other side.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read of one replica's answer: a page of figures, a piece of a log.
+/// Largest content of one replica that is read into memory: a metrics page, a chunk of a log.
 const MAX_CONTENT_BYTES: usize = 64 << 20;
 
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What a call carries. A file is opened anew for every attempt, and what was sent of it counted
-/// from nought.
+/// The body of a call. A file is opened anew for every attempt, and its bytes sent are counted from
+/// zero.
 #[derive(Clone)]
 pub(crate) enum Payload {
     Whole(Bytes),
@@ -71,7 +71,7 @@ fn file_body(path: Arc<Path>, sent: Arc<AtomicU64>) -> Outgoing {
     StreamBody::new(pieces).boxed_unsync()
 }
 
-/// Up to `most` bytes; fewer only at the end of the file.
+/// Reads up to `limit` bytes; fewer only at the end of the file.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -81,31 +81,31 @@ pub fn read_chunk(file: &mut File, limit: usize) -> io::Result<Vec<u8>> {
     Ok(piece)
 }
 
-/// What a transfer of this size may take beyond the time a message may take.
+/// The extra time allowed for a transfer of this size, beyond that for a message.
 #[must_use]
 pub fn transfer_timeout(bytes: u64) -> Duration {
     Duration::from_secs(bytes / MIN_TRANSFER_RATE)
 }
 
-/// An answer whose content is still coming.
+/// An answer whose body is still arriving.
 pub struct Download {
     address: String,
-    /// As announced.
+    /// From `Content-Length`.
     length: Option<u64>,
     body: Incoming,
 }
 
 impl Download {
-    /// Bytes in all, if the other side said.
+    /// Total bytes, if the other side announced them.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// The next piece; none at the end.
+    /// The next chunk; `None` at the end.
     ///
     /// # Errors
-    /// When the content breaks off. What came before is then worth nothing.
+    /// When the content breaks off. The chunks before are then useless.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         let broke = |why: &dyn std::fmt::Display| {
             ClientError::BadReply(format!("{}: the content broke off: {why}", self.address))
@@ -127,15 +127,15 @@ impl Client {
     /// Content, whole.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn bytes(&self, path: &str) -> Result<Bytes, ClientError> {
         Ok(self.exchange(self.call(Method::GET, path, Bytes::new(), true)).await?.body)
     }
 
-    /// Content from one replica and nobody else, whole, within `limit`.
+    /// Content from one replica only, whole, within `limit`.
     ///
     /// # Errors
-    /// What the other side refused, or that it could not be reached.
+    /// The other side's error, or that it could not be reached.
     pub async fn bytes_at(
         &self,
         address: &str,
@@ -145,11 +145,11 @@ impl Client {
         self.bytes_at_most(address, path, limit, MAX_CONTENT_BYTES).await
     }
 
-    /// As [`Client::bytes_at`], from somebody who is not trusted with our memory: of a longer
-    /// answer than `most` bytes no more is read.
+    /// As [`Client::bytes_at`], from a server that is not trusted with our memory: no more than
+    /// `max_bytes` bytes are read.
     ///
     /// # Errors
-    /// What the other side refused, that it said too much, or that it could not be reached.
+    /// The other side's error, that its answer was too long, or that it could not be reached.
     pub async fn bytes_at_most(
         &self,
         address: &str,
@@ -159,23 +159,23 @@ impl Client {
     ) -> Result<Bytes, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
         call.max_bytes = Some(max_bytes);
-        Ok(self.exchange_at(address, &call, limit).await?.body)
+        Ok(self.exchange_at(address, call, limit).await?.body)
     }
 
-    /// Content, piece by piece, from whichever master gives it.
+    /// Content, chunk by chunk, from whichever master has it.
     ///
     /// # Errors
-    /// What the cell refused, or that it could not be reached.
+    /// The cell's error, or that it could not be reached.
     pub async fn download(&self, path: &str) -> Result<Download, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
         call.streamed = true;
         into_download(self.preferred(), self.exchange(call).await?)
     }
 
-    /// Content from one replica and nobody else, piece by piece; it begins within `limit`.
+    /// Content from one replica only, chunk by chunk; it begins within `limit`.
     ///
     /// # Errors
-    /// What the other side refused, or that it could not be reached.
+    /// The other side's error, or that it could not be reached.
     pub async fn download_at(
         &self,
         address: &str,
@@ -184,31 +184,31 @@ impl Client {
     ) -> Result<Download, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
         call.streamed = true;
-        into_download(address.to_owned(), self.exchange_at(address, &call, limit).await?)
+        into_download(address.to_owned(), self.exchange_at(address, call, limit).await?)
     }
 
-    /// Sends a file that is named by its digest, so that sending it twice does no harm. `sent` is
-    /// how many bytes of it are on their way, for whoever watches.
+    /// Uploads a file that is named by its digest, so that sending it twice does no harm. `sent`
+    /// counts the bytes already sent, for a progress display.
     ///
     /// # Errors
-    /// When the file cannot be read, what the cell refused, or that it could not be reached.
+    /// When the file cannot be read, the cell's error, or that it could not be reached.
     pub async fn put_file<T: DeserializeOwned>(
         &self,
         path: &str,
         file: &Path,
         sent: &Arc<AtomicU64>,
     ) -> Result<Reply<T>, ClientError> {
-        // A refusal that meets a body on its way may be lost with the connection, so the leader is
-        // asked for before the body is sent and not by it.
+        // An error that is returned while the body is being sent may be lost with the connection,
+        // so the leader is looked up before the upload and not by a redirect of it.
         self.find_leader().await?;
         json_reply(self.exchange(self.file_call(path, file, sent.clone()).await?).await?)
     }
 
-    /// Sends a file to one replica and nobody else, within `limit` and the time it takes to send.
+    /// Sends a file to one replica only, within `limit` and the time that the transfer takes.
     ///
     /// # Errors
-    /// When the file cannot be read, what the other side refused, that it could not be reached, or
-    /// that the outcome is unknown.
+    /// When the file cannot be read, the other side's error, that it could not be reached, or that
+    /// the outcome is unknown.
     pub async fn put_file_at(
         &self,
         address: &str,
@@ -218,7 +218,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let call = self.file_call(path, file, Arc::default()).await?;
         let Payload::File { bytes, .. } = call.body else { return Ok(()) };
-        self.exchange_at(address, &call, limit + transfer_timeout(bytes)).await.map(drop)
+        self.exchange_at(address, call, limit + transfer_timeout(bytes)).await.map(drop)
     }
 
     async fn file_call(
@@ -246,7 +246,7 @@ impl Client {
         Ok(call)
     }
 
-    /// Makes the leader the master that is asked first, as far as somebody knows it.
+    /// Makes the leader the preferred master, if some master knows it.
     async fn find_leader(&self) -> Result<(), ClientError> {
         let status: MasterStatus = self.get("/v1/masters").await?.value;
         let leader = status.members.iter().find(|member| member.leader);

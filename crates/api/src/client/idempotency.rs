@@ -1,4 +1,5 @@
-//! Numbers for idempotency keys: one lane per change on its way, handed back when it is answered.
+//! Idempotency keys: a pool of number sequences, one per change in flight, returned when the change
+//! is answered.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ struct Sequence {
     next: u64,
 }
 
-/// One lane, in use.
+/// One sequence, in use.
 pub(super) struct PooledSequence<'a> {
     pool: &'a SequencePool,
     sequence: Sequence,
@@ -45,7 +46,7 @@ impl SequencePool {
 }
 
 impl PooledSequence<'_> {
-    /// The key of the change this lane was taken for.
+    /// The idempotency key of the change that this sequence was taken for.
     pub fn next_key(&self) -> String {
         format!("{:016x}-{}", self.sequence.number, self.sequence.next)
     }

@@ -1,5 +1,5 @@
-//! Which master is asked, and who is asked when that one fails. Masters are learned from the
-//! answers of masters that proved to be of the cell, and kept for the next client.
+//! Selects the master to call, and the next one when that fails. Masters are learned from the
+//! answers of masters that proved to be of the cell, and saved for the next client.
 
 use super::{ApiClientConfig, Client, connection, idempotency};
 use crate::masters::{KnownMasters, MASTERS_HEADER, MasterList, SavedMasters};
@@ -9,22 +9,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two tries to write down what was learned, where the disk refuses.
+/// Interval between attempts to save what was learned when the disk refuses.
 const SAVE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct MasterSelector(Mutex<SelectorState>);
 
 struct SelectorState {
     known: KnownMasters,
-    /// Who answered last: one that is known, or a leader somebody named.
+    /// The master that answered last, or a leader that a master named.
     preferred: String,
-    /// Who of those known is asked next when somebody fails. Goes round by itself, whoever was
-    /// named in between: masters that were cut off together go on naming one of themselves as the
-    /// leader, and a client that began anew after that one would stay among them.
+    /// Index of the known master to try next after a failure. It advances round-robin by itself,
+    /// whichever leaders were named in between: masters that were cut off together go on naming one
+    /// of themselves as the leader, and a client that restarted after that one would stay among
+    /// them.
     next: usize,
-    /// As it is in the file.
+    /// As saved in the file.
     saved: SavedMasters,
-    /// When the file could not be written.
+    /// When saving the file failed.
     save_failed_at: Option<Instant>,
 }
 
@@ -58,14 +59,14 @@ impl Client {
         self.shared.selector.state().preferred.clone()
     }
 
-    /// Every master that is known, each once: those learned from the cell, then those named.
+    /// Every known master, each once: those learned from the cell, then those configured.
     #[must_use]
     pub fn masters(&self) -> Vec<String> {
         self.shared.selector.state().known.all().to_vec()
     }
 
-    /// Takes the masters that an answer names. Only one that is a success counts, and only from
-    /// who has proved to be a master of the cell: without TLS nobody has.
+    /// Learns the masters that an answer names. Only a successful answer counts, and only from a
+    /// server that has proved to be a master of the cell: without TLS none has.
     pub(super) fn learn(&self, status: StatusCode, headers: &HeaderMap) {
         if !status.is_success() || self.shared.config.tls.is_none() {
             return;
@@ -79,14 +80,14 @@ impl Client {
         self.save(&mut state);
     }
 
-    /// It answered, or is said to lead.
+    /// Prefers the master that answered, or that is named as the leader.
     pub(super) fn prefer(&self, address: String) {
         let mut state = self.shared.selector.state();
         state.preferred = address;
         self.save(&mut state);
     }
 
-    /// Writes down what is not written yet. Changes are rare, and the file is small.
+    /// Saves what is not saved yet. Changes are rare, and the file is small.
     fn save(&self, state: &mut SelectorState) {
         let Some(file) = &self.shared.config.masters_file else { return };
         let is_same_preferred = state.saved.last.as_ref() == Some(&state.preferred);
@@ -100,7 +101,7 @@ impl Client {
             return;
         }
         let saved = SavedMasters { masters: learned.cloned(), last: Some(state.preferred.clone()) };
-        // Whoever cannot write it down knows it all the same, for as long as it lives.
+        // If saving fails, the client still knows the masters for as long as it runs.
         match file.save(&saved) {
             Ok(()) => (state.saved, state.save_failed_at) = (saved, None),
             Err(why) => {
@@ -112,14 +113,19 @@ impl Client {
         }
     }
 
-    /// Leaders are named by masters we trust; only what could be spoken to safely is used.
+    /// Leaders are named by masters we trust; only an address that is safe to dial is used.
     pub(super) fn checked_address(&self, leader: &str) -> Option<String> {
         let bare = connection::bare_address(leader);
         let tls = self.shared.config.tls.is_some();
         connection::check_address(bare, tls).ok().map(|()| bare.to_owned())
     }
 
-    /// The next master that is not this one, unless there is no other.
+    /// Where to send a call after a redirect: to the leader named, or on to the next master.
+    pub(super) fn redirect_target(&self, leader: &str, address: &str) -> String {
+        self.checked_address(leader).unwrap_or_else(|| self.next_master(address))
+    }
+
+    /// The next master after this one; the same only if there is no other.
     pub(super) fn next_master(&self, address: &str) -> String {
         let mut state = self.shared.selector.state();
         let count = state.known.all().len();
@@ -134,8 +140,9 @@ impl Client {
         address.to_owned()
     }
 
-    /// Somebody else, also for the calls to come: a master that hangs, or one that names it, would
-    /// cost each of them the whole of its time, and those that may not be repeated their chance.
+    /// Fails over to another master, also for later calls: a master that hangs, or one that names
+    /// it as the leader, would cost each of them all of its time, and those that may not be retried
+    /// their only attempt.
     pub(super) fn fail_over(&self, first: &str, address: &str) -> String {
         let next = self.next_master(address);
         let mut state = self.shared.selector.state();
@@ -145,7 +152,8 @@ impl Client {
         next
     }
 
-    /// Half to all of the pause, different for every client, so that many do not come back at once.
+    /// Between half of the pause and all of it, different for every client, so that many clients do
+    /// not return at once.
     #[must_use]
     pub fn jitter(&self, pause: Duration, tried: u32) -> Duration {
         let mixed = idempotency::mix64(self.shared.sequences.client() ^ u64::from(tried));
@@ -214,7 +222,7 @@ mod tests {
             addresses.push(other);
         }
         assert_eq!(addresses, ["m3:1", "m1:1", "m2:1"]);
-        // A list that is older than what is in the file changes nothing.
+        // A list that is older than the saved one changes nothing.
         next.learn(StatusCode::OK, &masters_header("0.1.4 x:1"));
         assert_eq!(next.masters(), ["m2:1", "m3:1", "m1:1"]);
         std::fs::remove_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! What an answer means for the client: done, elsewhere, later, or no.
+//! Classifies an answer: success, redirect, retry later, or final error.
 
 use super::{ClientError, Received};
 use crate::error::{ApiError, Code, REMOVED};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 pub(super) enum NextStep {
     Done,
-    /// Ask there at once.
+    /// Send it there at once.
     Redirect(String, ClientError),
-    /// Ask again, after this long if the server said.
+    /// Retry, after this long if the server said so.
     Later(Option<Duration>, ClientError),
     Fail(ClientError),
 }
 
-/// A replica that was removed from its cell says so: it will say so whenever it is asked.
+/// A replica that was removed from its cell says so: it will say so at every request.
 pub(super) fn is_from_removed_replica(error: &ClientError) -> bool {
     matches!(error, ClientError::Api(error) if error.details.get(REMOVED) == Some(&true.into()))
 }
@@ -26,7 +26,7 @@ pub(super) fn classify(response: &Received, repeatable: bool) -> NextStep {
     let Ok(error) = serde_json::from_slice::<ApiError>(&response.body) else {
         let why = format!("status {} without an explanation", response.status);
         let error = ClientError::BadReply(why);
-        // A proxy in between answers for itself.
+        // The status may come from a proxy in between.
         let is_transient = matches!(response.status.as_u16(), 502..=504) && repeatable;
         return if is_transient { NextStep::Later(None, error) } else { NextStep::Fail(error) };
     };
@@ -42,11 +42,11 @@ pub(super) fn classify(response: &Received, repeatable: bool) -> NextStep {
             Some(leader) => NextStep::Redirect(leader, error),
             None => NextStep::Later(after, error),
         },
-        // Certainly without effect.
+        // Certainly had no effect.
         Code::NoLeader | Code::Overloaded | Code::ShuttingDown | Code::NotReady => {
             NextStep::Later(after, error)
         }
-        // Perhaps with effect.
+        // May have had an effect.
         Code::NoQuorum | Code::TimedOut if repeatable => NextStep::Later(after, error),
         _ => NextStep::Fail(error),
     }

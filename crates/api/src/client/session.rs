@@ -1,5 +1,5 @@
-//! Connections that are handed over: the request asks for it, the answer grants it, and from there
-//! on the bytes are the caller's own.
+//! Upgraded connections: the request asks for the upgrade, the answer grants it, and from there on
+//! the bytes belong to the caller.
 
 use super::connection::{self, Sender, TransportError};
 use super::outcome::{NextStep, classify};
@@ -13,19 +13,19 @@ use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-/// A connection after it was handed over.
+/// A connection after the upgrade.
 pub type SessionStream = TokioIo<Upgraded>;
 
-/// Largest refusal that is read.
+/// Largest error body that is read.
 const MAX_ERROR_BODY: usize = 1 << 20;
 
-/// Asks for the connection.
+/// Adds the upgrade headers to the call.
 pub(super) fn request_upgrade(call: &mut Call) {
     call.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     call.headers.insert(UPGRADE, HeaderValue::from_static(EXEC_PROTOCOL));
 }
 
-/// Sends the call, and has the connection if the other side agrees.
+/// Sends the call, and returns the upgraded connection if the other side agrees.
 pub(super) async fn complete_upgrade(
     mut sender: Sender,
     address: &str,
@@ -49,11 +49,11 @@ pub(super) async fn complete_upgrade(
 }
 
 impl Client {
-    /// A connection of one's own through a master, to whatever `path` names. Masters that do not
-    /// answer are passed over; one that refuses speaks for all.
+    /// An upgraded connection through a master, to the route `path`. Masters that do not answer are
+    /// skipped; an error of one is final.
     ///
     /// # Errors
-    /// What the cell refused, that it could not be reached, or that the outcome is unknown.
+    /// The cell's error, that it could not be reached, or that the outcome is unknown.
     pub async fn session(&self, path: &str) -> Result<SessionStream, ClientError> {
         let mut call = self.call(Method::POST, path, Bytes::new(), false);
         request_upgrade(&mut call);

@@ -1,4 +1,4 @@
-//! Paths and queries with anything in them: what is not plainly safe is percent-encoded.
+//! URL encoding of paths and queries: every character that is not plainly safe is percent-encoded.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ pub fn encode_segment(text: &str) -> String {
     out
 }
 
-/// `?a=b&c=d` of the values that are there; empty when none is.
+/// `?a=b&c=d` of the values that are present; empty when none is.
 #[must_use]
 pub fn encode_query(pairs: &[(&str, Option<String>)]) -> String {
     let mut out = String::new();

@@ -1,5 +1,5 @@
-//! Following a stream of server-sent events over any number of connections: after a break the next
-//! master is asked for what followed the last event seen, so nothing is missed and nothing comes
+//! Watches a stream of server-sent events over any number of connections: after a disconnect the
+//! next master continues after the last event received, so nothing is missed and nothing comes
 //! twice.
 
 use super::connection::TransportError;
@@ -17,9 +17,10 @@ use std::marker::PhantomData;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A connection silent for longer is dead: the server says something at least every 15 seconds.
+/// A connection without data for longer is dead: the server sends something at least every 15
+/// seconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
-/// Longest line of a stream.
+/// Longest line of a stream, in bytes.
 const MAX_LINE: usize = 64 << 20;
 
 /// One event.
@@ -42,7 +43,7 @@ pub struct Watch<T> {
     body: Option<Incoming>,
     parser: SseParser,
     address: String,
-    /// How often connecting was tried, and refused in a row.
+    /// Number of attempts to connect, and of consecutive refusals.
     attempts: u32,
     refused: RefusedConnections,
     marker: PhantomData<fn() -> T>,
@@ -65,7 +66,7 @@ impl<T: DeserializeOwned> Watch<T> {
     /// The next event, however long it takes. Cancelling loses nothing.
     ///
     /// # Errors
-    /// When the cell refuses to be watched, or nobody was ever there; losing a connection is not
+    /// When the cell rejects the watch, or no master was ever reached; losing a connection is not
     /// an error.
     pub async fn next(&mut self) -> Result<WatchEvent<T>, ClientError> {
         let mut wait = self.client.shared.config.backoff;
@@ -95,7 +96,7 @@ impl<T: DeserializeOwned> Watch<T> {
         }
     }
 
-    /// Opens the stream; says how long to wait before the next try if that did not work.
+    /// Opens the stream; returns how long to wait before the next attempt if that failed.
     async fn connect(&mut self, wait: Duration) -> Result<Option<Duration>, ClientError> {
         let mut call = self.client.call(Method::GET, &self.path, Bytes::new(), true);
         if let Some(after) = &self.after {
@@ -184,7 +185,7 @@ impl SseParser {
             "id" => self.id = Some(value),
             "event" => self.kind = Some(value),
             "data" => self.data.push(value),
-            // Comments keep the connection alive; other fields are not ours.
+            // Comments keep the connection alive; other fields are not used here.
             _ => {}
         }
     }

@@ -1,11 +1,12 @@
-//! Which number of a request is none that its field can have. The reader of JSON says that `-1` is
-//! no `u32`, but neither of which field nor what the cell allows there; the schema knows both.
+//! Finds the number in a request that is out of its field's range. The JSON deserializer says that
+//! `-1` is not a `u32`, but neither of which field nor what range is allowed there; the schema
+//! knows both.
 
 use super::Content;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-/// A number beyond the range of its field.
+/// A number outside the range of its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
     pub field: String,
@@ -13,11 +14,11 @@ pub struct OutOfRange {
     pub allowed: String,
 }
 
-/// Least and most, as far as somebody said.
+/// Minimum and maximum, where known.
 type Bounds = (Option<i128>, Option<i128>);
 
 impl Content {
-    /// The first number of `body` that cannot stand there.
+    /// The first number of `body` that is out of range.
     #[must_use]
     pub fn out_of_range(self, body: &Value) -> Option<OutOfRange> {
         let Content::Json(make) = self else { return None };
@@ -35,7 +36,7 @@ struct SchemaWalk {
 impl SchemaWalk {
     fn find(&self, shape: &Value, value: &Value, field: &str, outer: Bounds) -> Option<OutOfRange> {
         let bound = |name: &str| shape.get(name).and_then(Value::as_i64).map(i128::from);
-        // What stands nearer to the field holds.
+        // The bound nearest to the field applies.
         let bounds = (outer.0.or(bound("minimum")), outer.1.or(bound("maximum")));
         let referred = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next());
         if let Some(inner) = referred.and_then(|name| self.types.get(name)) {
@@ -64,7 +65,7 @@ impl SchemaWalk {
     }
 }
 
-/// What the schema of an object says of one of its fields.
+/// The schema of one property of an object schema.
 fn property_schema<'a>(shape: &'a Value, name: &str) -> Option<&'a Value> {
     let by_pattern = || shape["patternProperties"].as_object()?.values().next();
     let named = shape["properties"].get(name).or_else(by_pattern);

@@ -1,5 +1,5 @@
-//! The table itself, in the order of the document: what rows are made of is here, the rows are in
-//! one file for each kind of thing.
+//! The route table, in the order of the document: the building blocks of rows are here, the rows
+//! are in one file for each kind of object.
 
 mod jobs;
 mod machines;
@@ -265,7 +265,7 @@ const EXEC_ERRORS: &[C] = &[
 const MANAGES_USERS: Access = Access::HasCapability(P::ManageUsers);
 const SELF_OR_MANAGES_USERS: Access = Access::SelfOrHasCapability(P::ManageUsers);
 
-/// All of them.
+/// All routes.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
     [jobs::ROUTES, machines::ROUTES, users::ROUTES, records::ROUTES].into_iter().flatten()
 }

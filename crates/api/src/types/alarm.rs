@@ -1,8 +1,8 @@
-//! What a person should look at, as data and in a sentence.
+//! Alarms: what a person should look at, as data and in a sentence.
 //!
 //! Only the leader hears all machines and compares all clocks, and it writes none of this into the
-//! log: a machine that answers again a second later was never down. So alarms are of the replica
-//! that is asked.
+//! log: a machine that answers again a second later was never down. So alarms are those of the
+//! replica that answers.
 
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::units::{Rounding, amount, group_digits, pluralize};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Whose clock is apart from the cell's.
+/// The owner of a clock that deviates from the cell's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockOwner {
@@ -33,18 +33,18 @@ impl fmt::Display for ClockOwner {
     }
 }
 
-/// What the replica that answers knows of.
+/// The alarms that the replica that answers knows of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alarms {
     /// The replica that answers.
     pub replica: String,
-    /// Whether it leads. Only the leader hears all machines and compares all clocks; of others
-    /// there is what they know of themselves.
+    /// Whether it leads. Only the leader hears all machines and compares all clocks; other replicas
+    /// report only what they know of themselves.
     pub leads: bool,
     pub items: Vec<AlarmView>,
 }
 
-/// An alarm, and what people are told of it.
+/// An alarm with its message for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlarmView {
     #[serde(flatten)]
@@ -64,7 +64,7 @@ impl From<Alarm> for AlarmView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Alarm {
-    /// So many machines that none is declared down: it is more likely the network.
+    /// So many machines are silent that none is declared down: a network fault is more likely.
     MostMachinesSilent { silent: u32, up: u32 },
     /// Silent machines that wait to be declared down, a few a minute.
     DownRateLimited { waiting: u32 },
@@ -137,7 +137,7 @@ fn bytes(free: u64) -> String {
     amount(Dimension::Disk, free, Rounding::Down)
 }
 
-/// How a clock stands to another, of which the text speaks next.
+/// The difference between two clocks; the sentence goes on with the other clock.
 fn skew_text(ahead: i64) -> String {
     let seconds = ahead.unsigned_abs();
     let by = match seconds {

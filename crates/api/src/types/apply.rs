@@ -1,4 +1,4 @@
-//! What making a job so came to, or would come to.
+//! The result of applying a job, or of its dry run.
 
 use super::FieldDiff;
 use cellwright_cell::command::ApplyOutcome;
@@ -7,12 +7,12 @@ use cellwright_cell::name::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was done so that the job is as it was asked for. With `dry_run`: what would be done.
+/// What was done to make the job as requested. With `dry_run`: what would be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
     /// The log index at which it is durable; of a dry run, that of the state it was tried on.
     pub index: u64,
-    /// Whose job it is.
+    /// The owner of the job.
     pub user: Name,
     pub name: Name,
     pub became: ApplyOutcome,
@@ -23,7 +23,7 @@ pub struct Applied {
     pub closed_update: Option<u32>,
     /// Whether nothing was changed.
     pub dry_run: bool,
-    /// Of a dry run: the version the job is at, 0 if none lives. Sent as `expect`, just this is
+    /// Of a dry run: the version the job is at, 0 if none lives. Sent as `expect`, exactly this is
     /// done or nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<u32>,

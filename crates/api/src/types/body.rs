@@ -1,4 +1,4 @@
-//! What clients send beside the nouns, and what they get back for it. Unknown fields are refused.
+//! Request bodies other than specs, and their answers. Unknown fields are rejected.
 
 use crate::error::ApiError;
 use cellwright_cell::command::{ApplyOutcome, Command, Done};
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmitJob {
-    /// Whose job it is. Left out: the caller's.
+    /// The owner of the job. Left out: the caller.
     pub owner: Option<Name>,
     pub spec: JobSpec,
 }
@@ -26,7 +26,7 @@ pub struct SubmitJob {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeJob {
-    /// Tasks the job shall have.
+    /// Number of tasks the job should have.
     #[schemars(range(min = 1, max = 200_000))]
     pub count: u32,
 }
@@ -40,34 +40,34 @@ pub struct AddUser {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetCapabilities {
-    /// All the user shall have; what is not listed is taken away.
+    /// All capabilities the user should have; those not listed are taken away.
     pub capabilities: BTreeSet<Capability>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddUserToken {
-    /// Milliseconds the token is good for, if the one it is made with is good for as long.
+    /// Milliseconds the token is valid for, if the token it is made with is valid for as long.
     #[schemars(extend("minimum" = 1))]
     pub valid_for: Span,
 }
 
-/// Who may join with a token.
+/// The kind of part that may join with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Joiner {
     Agent,
     Replica,
-    /// One that runs apart from the masters.
+    /// A scheduler that runs apart from the masters.
     Scheduler,
 }
 
-/// Which replica may have the authority's key.
+/// The replica that may get the authority's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfirmMaster {
     pub name: Name,
-    /// 32 hexadecimal digits, as the replica shows them where it joins; dashes do not count.
+    /// 32 hexadecimal digits, as the replica prints them where it joins; dashes are ignored.
     pub fingerprint: String,
 }
 
@@ -75,15 +75,15 @@ pub struct ConfirmMaster {
 #[serde(deny_unknown_fields)]
 pub struct AddJoinToken {
     pub joiner: Joiner,
-    /// The machine, replica or scheduler; the token is good for this name alone.
+    /// The machine, replica or scheduler; the token is valid for this name alone.
     pub name: Name,
-    /// Milliseconds the token is good for: at most 15 minutes, and no longer than the token it is
+    /// Milliseconds the token is valid for: at most 15 minutes, and no longer than the token it is
     /// made with.
     #[schemars(extend("minimum" = 1, "maximum" = 900_000))]
     pub valid_for: Span,
 }
 
-/// A part whose certificates are good for nothing any more.
+/// A part whose certificates are revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dismiss {
@@ -100,7 +100,7 @@ pub enum NodeSpec {
     Node(Name),
     /// Every node that has this much available now.
     Available(AvailableNodes),
-    /// The node of the caller; for agents alone.
+    /// The node of the caller; for agents only.
     Local,
 }
 
@@ -108,7 +108,8 @@ pub enum NodeSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetResource {
-    /// A change, so that two writers add up; on a node that has none it is the capacity.
+    /// A change relative to the present capacity, so that two writers add up; on a node that has
+    /// none it is the capacity.
     pub capacity: CapacityChange,
     pub nodes: NodeSpec,
     /// Milliseconds from now after which the resource is gone unless renewed. Left out: an hour.
@@ -126,26 +127,26 @@ pub struct AddMaster {
     #[schemars(range(min = 1))]
     pub id: u64,
     pub name: Name,
-    /// `host:port` under which the others reach it.
+    /// `host:port` under which the other replicas reach it.
     #[schemars(length(min = 1, max = 255))]
     pub address: String,
 }
 
-/// What a change came to.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// The log index at which it is durable.
     pub index: u64,
-    /// False when everything was so already.
+    /// False when nothing had to be changed.
     pub changed: bool,
     /// The version the object is at now, where the change made one.
     pub version: Option<u32>,
-    /// Parts that were refused, by position; the others took effect.
+    /// Items that were rejected, by position; the others took effect.
     pub refused: Vec<RefusedItem>,
-    /// How many tokens ended by it; left out when none did.
+    /// How many tokens were revoked with it; left out when none were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_revoked: Option<u32>,
-    /// How a job that was applied came to be so; left out otherwise.
+    /// What applying a job did; left out for other changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub became: Option<ApplyOutcome>,
     /// The version of an update that was complete and was closed first; left out when none was.
@@ -194,7 +195,7 @@ impl Changed {
     }
 }
 
-/// Many changes in one call. They take effect in order, each on its own.
+/// Many changes in one call. They take effect in order, each independently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
@@ -205,15 +206,15 @@ pub struct Batch {
 /// Most items of one batch.
 pub const MAX_BATCH: usize = 10_000;
 
-/// What a batch can hold. `expect` is the version the client saw; left out: any.
+/// An item of a batch. `expect` is the version the client saw; left out: any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BatchItem {
     SubmitJob(SubmitJob),
     /// Submits the job, updates the one of its name that lives, or leaves it alone. `expect` 0:
-    /// none lives.
+    /// there must be none.
     ApplyJob {
-        /// Whose job it is. Left out: the caller's.
+        /// The owner of the job. Left out: the caller.
         owner: Option<Name>,
         spec: JobSpec,
         expect: Option<u32>,
@@ -245,7 +246,7 @@ pub enum BatchItem {
         spec: MachineSpec,
         expect: Option<u32>,
     },
-    /// Refused while it is up with tasks on it, unless forced.
+    /// Rejected while it is up with tasks on it, unless forced.
     RemoveMachine {
         name: Name,
         expect: Option<u32>,
@@ -288,7 +289,7 @@ pub enum BatchItem {
 }
 
 impl BatchItem {
-    /// The command it stands for; `caller` owns what names no owner.
+    /// The command of the item; `caller` is the owner where none is named.
     ///
     /// # Errors
     /// When a job has no owner and the caller is not a user.
@@ -336,14 +337,14 @@ impl BatchItem {
 }
 
 /// # Errors
-/// When nobody is named and the caller is not a user.
+/// When no owner is named and the caller is not a user.
 pub fn owner_or(owner: Option<Name>, caller: Option<&Name>) -> Result<Name, ApiError> {
     owner.or_else(|| caller.cloned()).ok_or_else(|| {
         ApiError::field("owner", "none", "the name of a user, as the caller is not one")
     })
 }
 
-/// What became of one item.
+/// The result of one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ItemVerdict {

@@ -16,7 +16,7 @@ pub struct NodeStatus {
     pub status: MachineStatus,
     pub draining: bool,
     pub capacity: Resources,
-    /// What a new non-production task could get; nothing on nodes that take none.
+    /// What a new non-production task could get; empty on nodes that take none.
     pub available: Resources,
     /// Named resources, the operator's and the applications'.
     pub named: Vec<NamedView>,
@@ -38,22 +38,22 @@ pub struct ClusterStatus {
     pub jobs: u32,
     pub tasks: TaskCounts,
     pub users: u32,
-    /// How the machines run tasks.
+    /// The drivers with which the machines run tasks.
     #[serde(default)]
     pub drivers: Vec<DriverView>,
     /// Time of the last change; milliseconds since the Unix epoch.
     pub now: Time,
-    /// The log index this is a picture of.
+    /// The log index of this snapshot.
     pub index: u64,
     pub consistent: bool,
 }
 
-/// Machines that run tasks alike.
+/// Machines that run tasks with the same driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DriverView {
-    /// `container` or `process`; absent where the machine does not say.
+    /// `container` or `process`; absent where the machine does not report it.
     pub driver: Option<String>,
-    /// Why tasks are not run in containers there.
+    /// Why tasks do not run in containers there.
     pub off: Option<String>,
     pub machines: u32,
 }
@@ -64,7 +64,7 @@ pub struct MemberView {
     pub id: u64,
     pub name: String,
     pub address: String,
-    /// Whether it votes, or still catches up.
+    /// Whether it votes, or is still catching up.
     pub voter: bool,
     pub leader: bool,
 }
@@ -85,39 +85,40 @@ pub struct MasterStatus {
     pub members: Vec<MemberView>,
     /// Version of the software that answers.
     pub version: String,
-    /// Newest behaviour of the log that the software knows; the cell is raised to what all know.
+    /// Newest level of the log that the software supports; the cell is raised to the level that all
+    /// support.
     pub level: u32,
-    /// Milliseconds for which the replica has known no leader, or as the leader has heard from no
-    /// majority; absent while all is well.
+    /// Milliseconds for which the replica has known no leader, or for which the leader has heard
+    /// from no majority; absent while all is well.
     #[serde(default)]
     pub leaderless_ms: Option<u64>,
     /// What is damaged or missing on the disk of the replica, one text each.
     #[serde(default)]
     pub damage: Vec<String>,
-    /// Replicas that asked to join and are not in yet.
+    /// Replicas that requested to join and are not confirmed yet.
     #[serde(default)]
     pub waiting: Vec<WaitingReplica>,
 }
 
-/// A replica that asked to join: it gets nothing before somebody who may manage users has confirmed
-/// its fingerprint.
+/// A replica that requested to join: it gets nothing before somebody who may manage users has
+/// confirmed its fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingReplica {
     pub name: Name,
-    /// Of its key, as it shows it itself.
+    /// Fingerprint of its key, as it prints it itself.
     pub fingerprint: String,
-    /// Where it asked from.
+    /// The address its request came from.
     pub address: String,
     /// Milliseconds since the Unix epoch.
     pub since: Time,
-    /// It is confirmed by then or joins with another token.
+    /// It must be confirmed by then, or join with another token.
     pub until: Time,
     pub confirmed: bool,
-    /// The token it came with, which can be revoked.
+    /// The token it joins with, which can be revoked.
     pub token: Name,
 }
 
-/// A saved picture of the whole state (B22).
+/// A saved snapshot of the whole state (B22).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointView {
     pub name: String,
@@ -146,23 +147,24 @@ pub struct BlobView {
     /// Milliseconds since the Unix epoch.
     pub created: Time,
     pub by: Option<Name>,
-    /// Whether the replica that answers has the bytes. One without them gives them out all the same
-    /// as long as another has them.
+    /// Whether the replica that answers has the bytes. A replica without them serves them all the
+    /// same as long as another has them.
     #[serde(default = "held")]
     pub held: bool,
-    /// What jobs call it, those that are over but not forgotten as well. Content has no name.
+    /// Names that jobs give it, including jobs that have ended and are still retained. Content
+    /// itself has no name.
     #[serde(default)]
     pub names: Vec<String>,
-    /// Jobs that are not over and periodic jobs that name it, and so keep it: `user/job` of the
+    /// Jobs that have not ended and periodic jobs that name it, and so keep it: `user/job` of the
     /// first ten.
     #[serde(default)]
     pub used_by: Vec<String>,
-    /// How many they are in all.
+    /// How many such jobs there are in all.
     #[serde(default)]
     pub uses: u32,
 }
 
-/// Masters that do not say so yet have what they list.
+/// Masters that do not send this field yet have the content they list.
 fn held() -> bool {
     true
 }

@@ -10,16 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Machines that answer a task in one way.
+/// Machines that give the same reason for a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonView {
-    /// Stable code of why they refuse it, or `fits`.
+    /// Stable code of the reason why the task cannot be placed, or `fits`.
     pub code: String,
     pub machines: u32,
     /// What the reason is about: which limit, which port and its holders, which constraint; null
     /// where the code says it all.
     pub detail: Value,
-    /// The same as a person would say it.
+    /// The reason as a sentence.
     pub text: String,
 }
 
@@ -30,25 +30,25 @@ pub struct CounterfactualView {
     pub text: String,
     /// What would have to be different, as data.
     pub change: Value,
-    /// The size of the change, in thousandths of what was asked.
+    /// The size of the change, in thousandths of what was requested.
     pub permille: u32,
-    /// Machines that would take it then.
+    /// Machines that would accept it then.
     pub machines: u32,
     /// The first of them.
     pub machine: String,
 }
 
-/// A task that fails again and again.
+/// A task that fails repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailingView {
     pub failures_in_row: u32,
     /// How the last attempt ended, where that is still known.
     pub last: Option<String>,
-    /// Milliseconds until it is tried again; absent: at the next chance.
+    /// Milliseconds until it is retried; absent: at the next opportunity.
     pub next_try_in: Option<Span>,
 }
 
-/// One thing that happened to a task.
+/// One event of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HappenedView {
     /// Milliseconds since the Unix epoch.
@@ -59,47 +59,47 @@ pub struct HappenedView {
     pub text: String,
 }
 
-/// A machine a task could be on.
+/// A machine on which a task could be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CandidateView {
     pub machine: String,
-    /// One is the best.
+    /// 1 is the best.
     pub rank: u32,
-    /// The task is on it.
+    /// Whether the task is on it.
     pub here: bool,
     /// Terms of the score by name, most important first in the guide; lower is better.
     pub score: Value,
 }
 
-/// Why a task is where it is, judged by the cell as it is now.
+/// Why a task is where it is, evaluated against the present state of the cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HereView {
     pub machine: String,
-    /// Machines that would take it now.
+    /// Machines that would accept it now.
     pub fitting: u32,
     /// The best of them, and its own.
     pub candidates: Vec<CandidateView>,
 }
 
-/// When a task that waits will start, as far as anybody can say (X5).
+/// When a waiting task will start, as far as it can be predicted (X5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EtaView {
-    /// Milliseconds since the Unix epoch; absent: nobody can say.
+    /// Milliseconds since the Unix epoch; absent: cannot be predicted.
     pub at: Option<Time>,
     /// Milliseconds until then.
     pub starts_in: Option<Span>,
-    /// What it rests on: `next-pass` (it has a place), `not-before` (its back-off or lease),
-    /// `known-ends` (tasks that may run only so long), `rate` (how fast such tasks found places
-    /// lately); or why there is none: `nothing-ends`, `not-even-then`, `too-far`, `closed`,
-    /// `never-fits`, `no-scheduler`.
+    /// The basis of the prediction: `next-pass` (it can be placed), `not-before` (its back-off or
+    /// lease), `known-ends` (tasks that may run only so long), `rate` (how fast such tasks were
+    /// placed lately); or why there is no prediction: `nothing-ends`, `not-even-then`, `too-far`,
+    /// `closed`, `never-fits`, `no-scheduler`.
     pub basis: String,
-    /// How sure that is, in words.
+    /// How certain the prediction is, in words.
     pub confidence: String,
     /// Where it would start.
     pub machine: Option<String>,
-    /// Whose end makes room there, as `user/job/index`.
+    /// Tasks whose end makes room there, as `user/job/index`.
     pub after: Vec<String>,
-    /// The whole in a sentence.
+    /// The prediction in a sentence.
     pub text: String,
 }
 
@@ -107,16 +107,16 @@ pub struct EtaView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EasierView {
     pub limits: Resources,
-    /// Machines that would take it then.
+    /// Machines that would accept it then.
     pub machines: u32,
-    /// What is given up of CPU and memory together, in thousandths of what was asked.
+    /// The reduction of CPU and memory together, in thousandths of what was requested.
     pub permille: u32,
     /// The same in a sentence.
     pub text: String,
 }
 
-/// Why a task waits (B17), why it is where it is, why it ended. The machines of the reasons add up
-/// to those of the cell.
+/// Why a task waits (B17), why it is where it is, why it ended. The machine counts of the reasons
+/// add up to those of the cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplanationView {
     /// `user/job/index`.
@@ -125,43 +125,43 @@ pub struct ExplanationView {
     pub priority: Priority,
     /// The whole explanation in sentences.
     pub text: String,
-    /// Nought for a task that has ended: no machine was asked.
+    /// 0 for a task that has ended: no machine was evaluated.
     pub machines_total: u32,
     pub reasons: Vec<ReasonView>,
     /// The nearest change with which it would fit; absent when it fits as it is, or nothing helps.
     pub counterfactual: Option<CounterfactualView>,
     /// The other changes that would help, nearest first.
     pub alternatives: Vec<CounterfactualView>,
-    /// Machines that would take it if nothing else were on them.
+    /// Machines that would accept it if nothing else ran on them.
     pub when_empty: u32,
-    /// Tasks that would have to go, as `user/job/index`.
+    /// Tasks that would have to be evicted, as `user/job/index`.
     pub victims: Vec<String>,
-    /// Whether all of them may be taken.
+    /// Whether all of them may be evicted.
     pub victims_allowed: bool,
-    /// Place in the queue; one is next.
+    /// Position in the queue; 1 is next.
     pub position: Option<u32>,
     pub waiting: u32,
     pub higher_priority: u32,
-    /// Not tried before this time; milliseconds since the Unix epoch.
+    /// Not placed before this time; milliseconds since the Unix epoch.
     pub not_before: Option<Time>,
     /// Milliseconds until then.
     pub next_try_in: Option<Span>,
-    /// The jobs it starts after, as `user/job`, as far as they have not ended.
+    /// The jobs it starts after, as `user/job`, those that have not ended.
     pub waits_for: Vec<String>,
     pub failing: Option<FailingView>,
-    /// For a task on a machine.
+    /// For a task on a machine: why it is there.
     pub here: Option<HereView>,
     /// How its last attempt ended, where that is still known.
     pub last_end: Option<HappenedView>,
-    /// What happened to it, newest last, as far as the events looked at reach.
+    /// Its events, newest last, as far as the events examined reach.
     pub history: Vec<HappenedView>,
-    /// Everything after this log index was looked at for the history.
+    /// All events after this log index were examined for the history.
     pub history_from: Option<u64>,
-    /// What keeps it waiting whatever the machines have to offer.
+    /// What keeps it waiting whatever resources the machines have.
     #[serde(default)]
     pub obstacles: Vec<ObstacleView>,
-    /// When it will start; only for a task that waits for a machine, and of a job for the largest
-    /// group of them.
+    /// When it will start; only for a task that waits for a machine. For a job: of the largest
+    /// group of such tasks.
     #[serde(default)]
     pub eta: Option<EtaView>,
     /// The nearest smaller request that fits on many machines; absent when it fits as it is, or
@@ -173,10 +173,10 @@ pub struct ExplanationView {
 /// A reason that is not about any machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObstacleView {
-    /// `lane-not-served`: no scheduler plans the lane of the job. `package-not-in-cell`: neither
-    /// the masters nor a machine that is up has a package it names.
+    /// `lane-not-served`: no scheduler plans the job's scheduler shard. `package-not-in-cell`:
+    /// neither the masters nor a machine that is up has a package it names.
     pub code: String,
-    /// What is the matter, in a sentence.
+    /// The obstacle, in a sentence.
     pub message: String,
     /// What to do about it.
     pub hint: String,
@@ -186,13 +186,13 @@ pub struct ObstacleView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingGroup {
     pub count: u32,
-    /// The first of their indices.
+    /// The lowest of their indices.
     pub tasks: Vec<u32>,
     /// Why the first of them waits.
     pub why: ExplanationView,
 }
 
-/// Why the tasks of a job wait or fail, those alike together.
+/// Why the tasks of a job wait or fail, grouped by reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobExplanation {
     /// `user/job`.
@@ -201,6 +201,6 @@ pub struct JobExplanation {
     pub tasks: TaskCounts,
     /// The whole explanation in sentences.
     pub text: String,
-    /// Tasks that are not well, by what is the matter: most tasks first.
+    /// Tasks with a problem, by reason: most tasks first.
     pub groups: Vec<WaitingGroup>,
 }

@@ -1,4 +1,4 @@
-//! What a name can mean: the answer to a person who types one without saying of what.
+//! Objects that a name can refer to: the answer to a person who types a name without its kind.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum FoundKind {
     Cron,
 }
 
-/// Something of this name, or whose name begins like this.
+/// An object of this name, or whose name begins with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FoundView {
     pub kind: FoundKind,

@@ -36,18 +36,18 @@ pub struct JobView {
     pub version: u32,
     /// The spec of that version.
     pub spec: JobSpec,
-    /// The spec is an outline: what the tasks run (command, environment, files, packages, probes,
+    /// The spec is redacted: what the tasks run (command, environment, files, packages, probes,
     /// names of secrets) is for the owner and for users with read_specs or administrate_jobs.
     #[serde(default)]
     pub redacted: bool,
-    /// A roll from one version to another that is not closed yet.
+    /// A rolling update from one version to another that is not closed yet.
     pub update: Option<Update>,
-    /// Every task runs the version that update leads to, and it is not being undone. It is closed
-    /// by whoever runs the job's file anew: `cell run`.
+    /// Every task runs the version that the update leads to, and it is not being rolled back. It is
+    /// closed when the job's file is applied again: `cell run`.
     #[serde(default)]
     pub update_complete: bool,
     pub tasks: TaskCounts,
-    /// The jobs it starts after, as far as they have not ended.
+    /// The jobs it starts after, those that have not ended.
     pub waits_for: Vec<JobKey>,
     /// Milliseconds since the Unix epoch.
     pub submitted_at: Time,
@@ -55,20 +55,20 @@ pub struct JobView {
     pub ended_at: Option<Time>,
 }
 
-/// A job in short, for lists of many.
+/// A job as one row of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobRow {
     pub user: Name,
     pub name: Name,
     pub state: JobState,
-    /// A roll from one version to another is not closed yet.
+    /// A rolling update from one version to another is not closed yet.
     pub updating: bool,
-    /// Every task runs the new version already, and the roll is not being undone.
+    /// Every task runs the new version already, and the update is not being rolled back.
     #[serde(default)]
     pub update_complete: bool,
     pub priority: Priority,
     pub labels: Labels,
-    /// Of one task; tasks with limits of their own apart.
+    /// Limits of one task, without the tasks that have limits of their own.
     pub limits: Resources,
     pub tasks: TaskCounts,
     /// Milliseconds since the Unix epoch.
@@ -80,15 +80,16 @@ pub struct JobRow {
 pub struct CrashView {
     pub machine: String,
     pub crashes: u8,
-    /// Forgotten from here on; milliseconds since the Unix epoch.
+    /// The crash is forgotten at this time; milliseconds since the Unix epoch.
     pub until: Time,
 }
 
-/// How a task on a machine stands by its health check.
+/// The health check status of a task on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskHealth {
-    /// It has not passed it since it was placed: its packages are fetched, or it runs and is asked.
+    /// It has not passed its check since it was placed: its packages are being fetched, or it runs
+    /// and is being checked.
     NotYetHealthy,
     Healthy,
     Unhealthy,
@@ -102,44 +103,45 @@ pub struct TaskView {
     pub state: TaskState,
     /// It runs and, where it has a health check, has passed it and does not fail it now.
     pub healthy: bool,
-    /// How it stands by its health check; absent where it has none, or is on no machine.
+    /// Its health check status; absent where it has no check, or is on no machine.
     #[serde(default)]
     pub health: Option<TaskHealth>,
-    /// Placements so far.
+    /// Number of placements so far.
     pub attempt: u32,
-    /// Version of the job's spec it runs, or will run.
+    /// Version of the job's spec that it runs, or will run.
     pub version: u32,
     pub machine: Option<Name>,
-    /// Machines that keep room for it while it runs where it is: the target of a move.
+    /// Machines on which resources are reserved for it while it still runs elsewhere: the target of
+    /// a move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved_on: Vec<Name>,
     /// The alloc it is in, as `user/job/index`.
     pub alloc: Option<String>,
     pub limits: Resources,
     pub reservation: Resources,
-    /// What it used lately. Absent while it does not run, or where nobody has said so.
+    /// Its recent usage. Absent while it does not run, or where none was reported.
     #[serde(default)]
     pub used: Option<Resources>,
     /// Static ports first, in the order of the spec, then the chosen ones.
     pub ports: Vec<u16>,
     pub devices: Vec<DeviceGrant>,
-    /// Tasks on their way out whose room it waits for.
+    /// Tasks that are stopping and whose resources it waits for.
     pub waits_for: Vec<String>,
     pub failures_in_row: u32,
     /// Not placed before this time; milliseconds since the Unix epoch.
     pub not_before: Time,
     pub changed_at: Time,
     pub crashed_on: Vec<CrashView>,
-    /// Of the attempt that ended last, or was told to.
+    /// How the last attempt ended, or why it was told to end.
     #[serde(default)]
     pub last_end: Option<EndView>,
-    /// Of one that never ran: the job, as `user/job`, that it had to wait for and that did not
+    /// Of a task that never ran: the job, as `user/job`, that it depended on and that did not
     /// succeed.
     #[serde(default)]
     pub needed: Option<String>,
 }
 
-/// How an attempt ended, or why it was told to.
+/// How an attempt ended, or why it was told to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EndView {
     pub attempt: u32,
@@ -151,37 +153,38 @@ pub struct EndView {
     pub why: Reason,
     /// In a few words: `exit code 1`, `preempted by ann/web/0`.
     pub text: String,
-    /// Of one that was told to end and is gone: what became of the warning, where that was seen.
+    /// Of an attempt that was told to end and has ended: the outcome of its advance notice, where
+    /// that was observed.
     #[serde(default)]
     pub notice: Option<NoticeOutcome>,
 }
 
-/// Where a task is reached.
+/// The address of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EndpointView {
     /// Index of the task in its job.
     pub task: u32,
-    /// As DNS has it.
+    /// Its DNS name.
     pub name: String,
     pub machine: Name,
     pub address: IpAddr,
-    /// As given to the task: those it insisted on, then those chosen for it.
+    /// Ports given to the task: static ones, then those chosen for it.
     pub ports: Vec<u16>,
 }
 
-/// Where a job is reached.
+/// The endpoints of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NameView {
-    /// As DNS has it.
+    /// Its DNS name.
     pub name: String,
     /// Healthy tasks by index.
     pub endpoints: Vec<EndpointView>,
-    /// Tasks the job shall have.
+    /// Number of tasks the job should have.
     pub tasks: u32,
-    /// Of these, tasks that run and are healthy. Those on a machine without an address are among
-    /// them, and no endpoints.
+    /// Of these, tasks that run and are healthy. Tasks on a machine without an address are counted
+    /// and have no endpoints.
     pub healthy: u32,
-    /// Of these, tasks that failed their health check and have not started again. The others wait,
-    /// start, leave, or have ended.
+    /// Of these, tasks that failed their health check and have not restarted. The others wait,
+    /// start, stop, or have ended.
     pub ill: u32,
 }

@@ -1,4 +1,4 @@
-//! Machines and the resources applications make up on them, as readers see them.
+//! Machines and the resources that applications define on them, as readers see them.
 
 use cellwright_cell::machine::{MachineSpec, MachineStatus};
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedView {
     pub name: ResourceName,
-    /// Absent: it never runs out.
+    /// Absent: unlimited.
     pub capacity: Option<u64>,
-    /// Absent: it never runs out.
+    /// Absent: unlimited.
     pub available: Option<u64>,
 }
 
@@ -23,11 +23,11 @@ pub struct MachineView {
     pub name: Name,
     pub status: MachineStatus,
     pub draining: bool,
-    /// Holds more than it has: somebody will be evicted.
+    /// More is reserved than it has: tasks will be evicted.
     pub over_committed: bool,
     /// Version of the machine: send it back as `If-Match` to change only what you have seen.
     pub generation: u32,
-    /// Number of the agent's life.
+    /// Incarnation number of the machine.
     pub incarnation: u64,
     pub spec: MachineSpec,
     /// Reserved by all tasks, and retained disk.
@@ -36,14 +36,14 @@ pub struct MachineView {
     pub prod_limits: Resources,
     /// Limits of all tasks.
     pub limits: Resources,
-    /// What its tasks used lately. Absent where nobody has said so.
+    /// Recent usage of its tasks. Absent where none was reported.
     #[serde(default)]
     pub used: Option<Resources>,
     /// What non-production work could still get.
     pub available: Resources,
-    /// What production work could still get, without evicting anybody.
+    /// What production work could still get, without evictions.
     pub available_prod: Resources,
-    /// Tasks bound to the machine, those on their way out too.
+    /// Tasks bound to the machine, including those that are stopping.
     pub tasks: u32,
     pub leaving: u32,
     pub named: Vec<NamedView>,
@@ -52,27 +52,27 @@ pub struct MachineView {
     pub packages: u32,
     /// Disk kept for log savers.
     pub retained_bytes: u64,
-    /// Of a machine that drains: jobs whose tasks have to wait there, for they were disrupted as
-    /// often as they allow, or are down in as great a number.
+    /// Of a machine that drains: jobs whose tasks have to stay for now, because the job's
+    /// disruption limit or its limit of tasks down at once is reached.
     #[serde(default)]
     pub drain_waits: Vec<DrainWaitView>,
-    /// What it lacks although its agent holds back whoever it may; while there is something, it
-    /// takes only production.
+    /// What it lacks although its agent throttles every task that it may; while there is something,
+    /// the machine takes only production tasks.
     #[serde(default)]
     pub shortages: Vec<ShortageView>,
-    /// By how many milliseconds its clock is ahead of the cell's. Absent where it is not known:
-    /// only the leader measures.
+    /// By how many milliseconds its clock is ahead of the cell's. Absent where it is unknown: only
+    /// the leader measures it.
     #[serde(default)]
     pub clock_ahead_ms: Option<i64>,
-    /// When it came to be up, or down.
+    /// When it came up, or went down.
     #[serde(default)]
     pub since: Time,
-    /// Why nobody hears its agent, or listens to it. Absent where all is well.
+    /// Why its agent is not heard, or is rejected. Absent where all is well.
     #[serde(default)]
     pub trouble: Option<TroubleView>,
 }
 
-/// What is between a machine's agent and the masters.
+/// The kind of trouble between a machine's agent and the masters.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -80,11 +80,11 @@ pub struct MachineView {
 pub enum Trouble {
     /// No master hears it.
     Silent,
-    /// Masters hear it, and refuse what it says.
+    /// Masters hear it, and reject its reports.
     Refused,
 }
 
-/// Why the cell does not count on a machine.
+/// Why the cell considers a machine unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TroubleView {
     pub what: Trouble,
@@ -94,46 +94,46 @@ pub struct TroubleView {
     pub next: String,
 }
 
-/// What a job says of how it may be disrupted.
+/// A limit that a job sets on its disruption.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum DrainLimit {
-    /// How often, over time.
+    /// Disruptions in a period of time.
     #[default]
     Disruptions,
-    /// How many may be down at once.
+    /// Tasks that may be down at once.
     MaxDown,
 }
 
-/// Tasks that stay on a machine that drains until a limit of a job lets them go.
+/// Tasks that stay on a draining machine until a limit of a job permits their eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainWaitView {
-    /// Whose limit it is.
+    /// The job with the limit.
     pub job: JobKey,
     /// Tasks, or allocs with tasks of the job inside.
     pub tasks: u32,
-    /// When the next of them may leave, in milliseconds since the Unix epoch. Absent with
-    /// `max_down`, and where inside an alloc are more of them than may ever leave at once; they go
-    /// one by one, as other allocs of the set have room.
+    /// When the next of them may be evicted, in milliseconds since the Unix epoch. Absent with
+    /// `max_down`, and where an alloc contains more of them than may ever be evicted at once; those
+    /// move one by one, as other allocs of the set have room.
     pub next: Option<Time>,
     #[serde(default)]
     pub limit: DrainLimit,
-    /// With `max_down`: tasks of the job that are down now, here or elsewhere.
+    /// With `max_down`: tasks of the job that are down now, on any machine.
     #[serde(default)]
     pub down: u32,
 }
 
-/// Who gave a machine a package, or a part of one.
+/// Where a machine got a package, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PackageSource {
     /// The name of a machine, or the address of a master.
     pub name: String,
     pub is_master: bool,
-    /// Bytes it gave that were right.
+    /// Bytes it sent that were correct.
     pub bytes: u64,
-    /// It gave wrong bytes as well, and is not asked again for a while.
+    /// It sent wrong bytes as well, and is avoided for a while.
     pub is_wrong: bool,
 }
 
@@ -141,46 +141,46 @@ pub struct PackageSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PackageOnMachine {
     pub digest: Token,
-    /// What the last job calls it that asked for it. Absent: none has since the agent started.
+    /// Its name in the last job that used it. Absent: no job has since the agent started.
     pub name: Option<Token>,
-    /// What it takes on disk, as a file for other machines and as a folder for tasks.
+    /// Disk space it takes, as a file for other machines and as a directory for tasks.
     pub disk_bytes: u64,
     /// Whether a task runs from it.
     pub in_use: bool,
-    /// Its file is not what it should be: it is given to nobody.
+    /// Its file is corrupt: it is not sent to others.
     pub is_damaged: bool,
-    /// Who gave it. Nobody: it was there when the agent started.
+    /// Its sources. Empty: it was there when the agent started.
     pub from: Vec<PackageSource>,
     /// Milliseconds from the first request until it was unpacked. Absent: it was there before.
     pub fetched_in: Option<u64>,
 }
 
-/// The packages of a machine, and where they came from, as its agent says.
+/// The packages of a machine, and their sources, as its agent reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MachinePackages {
     /// By digest.
     pub packages: Vec<PackageOnMachine>,
-    /// Bytes on disk, those on their way included.
+    /// Bytes on disk, those being fetched included.
     pub taken_bytes: u64,
-    /// What they may take at most.
+    /// Limit of the bytes on disk.
     pub most_bytes: u64,
     /// Bytes fetched from masters since the agent started.
     pub from_masters: u64,
     /// Bytes fetched from other machines since then.
     pub from_machines: u64,
-    /// Bytes given to other machines since then.
+    /// Bytes sent to other machines since then.
     pub given: u64,
-    /// Addresses of those who gave wrong bytes lately and are not asked at present.
+    /// Addresses that sent wrong bytes lately and are avoided at present.
     pub shunned: Vec<String>,
 }
 
-/// Something that a machine is short of, or was until lately.
+/// A resource that a machine is short of, or was until lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShortageView {
     pub dimension: Dimension,
     /// Milliseconds since the Unix epoch.
     pub since: Time,
-    /// It is well again; its agent waits a while to see that last.
+    /// The pressure is over; the agent waits a while to see that this lasts.
     pub over: bool,
 }
 
@@ -188,19 +188,19 @@ pub struct ShortageView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceOnMachine {
     pub machine: Name,
-    /// Absent: it never runs out.
+    /// Absent: unlimited.
     pub capacity: Option<u64>,
     pub used: u64,
 }
 
-/// A resource an application made up (E1).
+/// A resource that an application defined (E1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceView {
     pub namespace: Token,
     pub name: Token,
     /// Absent: the cell itself.
     pub owner: Option<Name>,
-    /// Milliseconds since the Unix epoch; gone then unless renewed.
+    /// Milliseconds since the Unix epoch; the resource is removed then unless renewed.
     pub lease_until: Time,
     pub machines: Vec<ResourceOnMachine>,
 }

@@ -1,7 +1,7 @@
-//! What the public API shows and takes, beside the nouns themselves, which come from `cell`.
+//! Types of the public API, other than the objects themselves, which come from `cell`.
 //!
-//! A view is a row with names instead of numbers and the sums a reader would otherwise have to
-//! work out. Nothing here decides anything.
+//! A view is a row with names instead of numbers and the sums that a reader would otherwise have to
+//! compute. Nothing here decides anything.
 
 mod alarm;
 mod apply;
@@ -34,16 +34,16 @@ pub use user::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "{T}Page")]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Give this as `after` to get the next part; absent at the end.
+    /// Send this as `after` to get the next page; absent at the end.
     pub next: Option<String>,
-    /// The log index this is a picture of.
+    /// The log index of this snapshot.
     pub index: u64,
-    /// Whether everything acknowledged before the request is in it.
+    /// Whether it includes everything acknowledged before the request.
     pub consistent: bool,
 }
 
@@ -52,8 +52,8 @@ pub struct Page<T> {
 #[schemars(rename = "{T}Reply")]
 pub struct One<T> {
     pub item: T,
-    /// The log index this is a picture of.
+    /// The log index of this snapshot.
     pub index: u64,
-    /// Whether everything acknowledged before the request is in it.
+    /// Whether it includes everything acknowledged before the request.
     pub consistent: bool,
 }

@@ -1,8 +1,8 @@
-//! The whole cell in one small picture, for readers that draw it: columns instead of rows, shares
-//! instead of amounts. A cell of twelve thousand machines is half a megabyte this way, and what
-//! changed in a second a small part of that.
+//! A compact overview of the whole cell, for readers that draw it: columns instead of rows,
+//! percentages instead of amounts. A cell of twelve thousand machines takes half a megabyte this
+//! way, and the changes of a second a small part of that.
 //!
-//! Rejected: the list of machines for the same purpose. It says everything of each, at two
+//! Rejected: the list of machines for the same purpose. It has every detail of each, at two
 //! kilobytes a machine, and a grid of squares needs a colour.
 
 use super::TaskCounts;
@@ -18,18 +18,19 @@ pub const MACHINE_DRAINING: u8 = 2;
 pub const MACHINE_OVER_COMMITTED: u8 = 4;
 pub const MACHINE_SHORT: u8 = 8;
 
-/// Machines, one column a property; the same position in every column is the same machine. Shares
-/// are percent of the machine's capacity.
+/// Machines in columns, one for each property; the same position in every column is the same
+/// machine. Usage is in percent of the machine's capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineColumns {
-    /// Stays with a machine and is never used for another.
+    /// Stays with a machine and is never reused for another.
     pub id: Vec<u32>,
     pub name: Vec<Name>,
-    /// Bits: 1 down, 2 draining, 4 over-committed, 8 short and open to production only.
+    /// Bits: 1 down, 2 draining, 4 over-committed, 8 under resource pressure and open to production
+    /// only.
     pub state: Vec<u8>,
     /// Tasks bound to the machine.
     pub tasks: Vec<u32>,
-    /// What tasks use; null where nobody has said so lately.
+    /// Usage of its tasks; null where none was reported lately.
     pub cpu_used: Vec<Option<u16>>,
     pub cpu_reserved: Vec<u16>,
     pub cpu_limit: Vec<u16>,
@@ -44,10 +45,10 @@ pub struct MachineColumns {
 /// The cell at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Overview {
-    /// Whether all machines are listed, or those that changed since the picture before.
+    /// Whether all machines are listed, or only those that changed since the previous overview.
     pub whole: bool,
     pub machines: MachineColumns,
-    /// Ids of machines that were in the picture before and are no more.
+    /// Ids of machines in the previous overview that were removed since.
     pub gone: Vec<u32>,
     pub machines_total: u32,
     pub machines_up: u32,
@@ -58,16 +59,16 @@ pub struct Overview {
     /// Limits of production and monitoring tasks.
     pub production: Resources,
     pub reserved: Resources,
-    /// What tasks use on the machines of which it is known.
+    /// Usage of tasks on the machines that report it.
     pub used: Resources,
-    /// Machines of which it is known.
+    /// Machines that report usage.
     pub machines_measured: u32,
     pub jobs: u32,
     pub tasks: TaskCounts,
     pub users: u32,
     /// Time of the last change; milliseconds since the Unix epoch.
     pub now: Time,
-    /// The log index this is a picture of.
+    /// The log index of this snapshot.
     pub index: u64,
     pub consistent: bool,
 }

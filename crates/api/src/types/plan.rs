@@ -1,4 +1,4 @@
-//! What running a file of jobs would do: asked before, answered from a copy of the cell.
+//! Plans: what applying a file of jobs would do, computed on a copy of the cell's state.
 
 use super::{ExplanationView, ObstacleView, SubmitJob};
 use crate::error::ApiError;
@@ -15,10 +15,10 @@ use std::fmt;
 use std::str::FromStr;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most jobs planned together.
+/// Most jobs in one plan.
 pub const MAX_PLANNED_JOBS: usize = 1000;
 
-/// Jobs to plan as if they were run one after the other.
+/// Jobs to plan as if they were applied one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanJobs {
@@ -26,15 +26,15 @@ pub struct PlanJobs {
     pub jobs: Vec<SubmitJob>,
 }
 
-/// What a plan would have the cell do with a job.
+/// What the cell would do with a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanAction {
     Create,
     Update,
-    /// It is there already, just like this.
+    /// It exists already, exactly like this.
     Nothing,
-    /// The cell would refuse; see `refused`.
+    /// The cell would reject it; see `refused`.
     Refused,
 }
 
@@ -45,28 +45,29 @@ pub struct FieldDiff {
     pub path: String,
     /// Absent: the field was not there.
     pub old: Option<Value>,
-    /// Absent: the field is not there any more.
+    /// Absent: the field is removed.
     pub new: Option<Value>,
     /// What the change means for running tasks.
     pub class: ChangeClass,
 }
 
-/// What would become of the tasks of a job.
+/// What would happen to the tasks of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedTasks {
     pub added: u32,
     pub removed: u32,
-    /// They take the change without being stopped.
+    /// They take the change without a restart.
     pub in_place: u32,
     /// Stopped and started on the same machine.
     pub restarted: u32,
-    /// Stopped, and in need of another place.
+    /// Stopped, and in need of another machine.
     pub moved: u32,
-    /// They keep the old spec, because the update may disrupt no more.
+    /// They keep the old spec, because the update's disruption limit is reached.
     pub skipped: u32,
     /// They start once another job has ended.
     pub deferred: u32,
-    /// Of so many the fate was taken from the class of the change: the job is very large.
+    /// Number of tasks whose effect was estimated from the class of the change: the job is very
+    /// large.
     pub estimated: u32,
 }
 
@@ -75,33 +76,33 @@ pub struct PlannedTasks {
 pub struct PlannedPlace {
     pub machine: String,
     pub count: u32,
-    /// The first of their indices.
+    /// The lowest of their indices.
     pub tasks: Vec<u32>,
 }
 
-/// A task that would have to go.
+/// A task that would be evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedVictim {
     /// `user/job/index`.
     pub task: String,
     pub priority: Priority,
     pub machine: String,
-    /// Where it would go next; absent: it would wait.
+    /// The machine it would move to; absent: it would wait.
     pub lands_on: Option<String>,
 }
 
-/// How much an update may disturb, and would.
+/// The disruption limits of an update, and the disruption it would cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedDisruption {
     /// Running tasks that are stopped.
     pub tasks: u32,
-    /// The job's `max_down`: how many may be down together. Absent: the cell rolls in waves.
+    /// The job's `max_down`: how many may be down at once. Absent: the cell rolls in waves.
     pub at_once: Option<u32>,
-    /// The job's `max_update_disruptions`. Absent: no bound.
+    /// The job's `max_update_disruptions`. Absent: no limit.
     pub most: Option<u32>,
 }
 
-/// What the owner is charged in one band.
+/// The change of the owner's quota charge in one band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaChange {
     pub band: Band,
@@ -110,13 +111,13 @@ pub struct QuotaChange {
     pub granted: Resources,
 }
 
-/// What running one job would do.
+/// What applying one job would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobPlan {
     pub user: Name,
     pub name: Name,
     pub action: PlanAction,
-    /// Version of the job that lives; absent: there is none.
+    /// Version of the live job; absent: there is none.
     pub version: Option<u32>,
     /// When that job was submitted; milliseconds since the Unix epoch.
     pub submitted_at: Option<Time>,
@@ -124,36 +125,36 @@ pub struct JobPlan {
     /// it first.
     #[serde(default)]
     pub closes_update: Option<u32>,
-    /// How the cell would refuse.
+    /// The error with which the cell would reject it.
     pub refused: Option<ApiError>,
     /// Every field that differs; empty for a new job.
     pub changes: Vec<FieldDiff>,
     /// The strongest class of the changes; absent for a new job.
     pub class: Option<ChangeClass>,
     pub tasks: PlannedTasks,
-    /// Tasks that would find a place.
+    /// Tasks that would be placed.
     pub placed: u32,
-    /// Tasks that would find none.
+    /// Tasks that would stay pending.
     pub pending: u32,
     /// Machines they would be on.
     pub machines: u32,
     /// The machines with most of them.
     pub places: Vec<PlannedPlace>,
-    /// Tasks of others that would have to go, lowest priority first.
+    /// Tasks of other jobs that would be evicted, lowest priority first.
     pub victims: Vec<PlannedVictim>,
-    /// Tasks that would have to go next, for the victims to find another place.
+    /// Tasks that would be evicted next, to place the victims elsewhere.
     pub evicted_in_turn: Vec<PlannedVictim>,
     pub disruption: PlannedDisruption,
-    /// Bands in which the owner is charged something.
+    /// Bands in which the owner's charge changes.
     pub quota: Vec<QuotaChange>,
     /// Why the first of the pending tasks would wait.
     pub why_pending: Option<ExplanationView>,
-    /// What would keep it waiting whatever the machines have to offer.
+    /// What would keep it waiting whatever resources the machines have.
     pub obstacles: Vec<ObstacleView>,
 }
 
 impl JobPlan {
-    /// What a token stands for.
+    /// The base that a plan token encodes.
     #[must_use]
     pub fn base(&self) -> PlanBase {
         let at = self.version.zip(self.submitted_at);
@@ -161,11 +162,11 @@ impl JobPlan {
     }
 }
 
-/// What running the jobs would do.
+/// What applying the jobs would do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanView {
     pub jobs: Vec<JobPlan>,
-    /// Give it to `cell run --plan`: refused if a job has changed since, or the file has.
+    /// Send it with `cell run --plan`: rejected if a job has changed since, or the file has.
     pub token: String,
 }
 
@@ -174,20 +175,20 @@ pub struct PlanView {
 pub struct PlanBase {
     pub user: Name,
     pub name: Name,
-    /// Version and time of submission, of a job that lives. Versions alone start again with every
-    /// job of a name.
+    /// Version and time of submission of the live job. The version alone is not enough: it starts
+    /// again with every job of a name.
     pub at: Option<(u32, Time)>,
 }
 
-/// Compare-and-swap for a whole file: what the plan saw of each job, and what it was asked for.
-/// Whatever else moves in the cell does not make it stale.
+/// Compare-and-swap for a whole file: the base of each job in the plan, and the requested specs.
+/// Other changes in the cell do not make it stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanToken {
-    /// The log index of the picture it was made from, for people.
+    /// The log index of the snapshot it was made from, for people.
     pub index: u64,
     /// Fingerprint of the jobs as they were.
     pub base: u64,
-    /// Fingerprint of the specs.
+    /// Fingerprint of the requested specs.
     pub specs: u64,
 }
 
@@ -211,7 +212,7 @@ impl fmt::Display for PlanToken {
     }
 }
 
-/// A token that no plan printed.
+/// A text that is not a plan token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a plan's token; allowed: what `cell plan` prints, as 12-0123456789abcdef-…")]
 pub struct InvalidPlanToken(String);

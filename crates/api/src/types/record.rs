@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 /// One change of the state (B5, B19).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventView {
-    /// Give this as `after` to get what followed.
+    /// Send this as `after` to get the events that followed.
     pub cursor: String,
     pub index: u64,
     /// Milliseconds since the Unix epoch.
     pub at: Time,
-    /// What it happened to: `user/job/index`, `user/job`, or the name of a machine or user.
+    /// The object of the event: `user/job/index`, `user/job`, or the name of a machine or user.
     pub object: String,
     /// The event in a sentence.
     pub text: String,
-    /// Who acted: `user:ann`, `operator`, `agent:n1`, `scheduler:s1`, `controller:drain`,
+    /// The actor: `user:ann`, `operator`, `agent:n1`, `scheduler:s1`, `controller:drain`,
     /// `replica:m1`.
     pub by: String,
     /// Stable code of the reason.
@@ -27,41 +27,41 @@ pub struct EventView {
     pub reason: Reason,
 }
 
-/// A page of events also says how far back the feed reaches.
+/// A page of events, with how far back the feed reaches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventPage {
     pub items: Vec<EventView>,
-    /// Give this as `after` to get the next part; always present, as more may come.
+    /// Send this as `after` to get the next page; always present, as more may come.
     pub next: String,
     /// Log index of the oldest event still kept.
     pub oldest: Option<u64>,
     /// Events between `after` and the first of these are missing on the replica that answers.
     #[serde(default)]
     pub gap: bool,
-    /// The log index this is a picture of.
+    /// The log index of this snapshot.
     pub index: u64,
 }
 
-/// One request of a user, and what became of it.
+/// One request of a user, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditView {
-    /// Give this as `after` to get what followed.
+    /// Send this as `after` to get the lines that followed.
     pub cursor: String,
     pub index: u64,
     /// Milliseconds since the Unix epoch.
     pub at: Time,
     pub caller: String,
-    /// What was asked for: `submit_job`, `set_quota` …
+    /// The command: `submit_job`, `set_quota` …
     pub command: String,
     pub object: String,
-    /// `done`, `unchanged`, or the code of the refusal.
+    /// `done`, `unchanged`, or the code of the rejection.
     pub verdict: String,
     /// Lines between the one before and this one are missing on the replica that answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gap_before: bool,
 }
 
-/// A value of a query or its answer.
+/// A value in a query or in its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SqlValue {
@@ -95,11 +95,11 @@ pub const DEFAULT_SQL_ROWS: u32 = 1000;
 pub struct SqlAnswer {
     pub columns: Vec<String>,
     pub rows: Vec<Vec<SqlValue>>,
-    /// Whether there was more than the limit, or than fits an answer.
+    /// Whether there was more than the limit, or than fits into an answer.
     pub truncated: bool,
     /// Every event since is in history, in milliseconds since the Unix epoch; absent while there
     /// is none.
     pub reaches_back_to: Option<Time>,
-    /// The log index history had come to.
+    /// The log index that history had reached.
     pub index: u64,
 }

@@ -11,11 +11,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What a user may ask for in one band, and what is charged.
+/// What a user may reserve in one band, and what is charged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaView {
     pub band: Band,
-    /// Absent: never granted; something may still be charged after a cut.
+    /// Absent: never granted; there may still be a charge after a reduction.
     pub quota: Option<Quota>,
     pub charged: Resources,
     /// More is charged than granted: nothing new is admitted in this band.
@@ -32,7 +32,7 @@ pub struct UserView {
     pub live_jobs: u32,
 }
 
-/// A token without its secret, which nobody but its holder knows.
+/// A token without its secret, which only its holder knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenView {
     pub id: Name,
@@ -42,15 +42,15 @@ pub struct TokenView {
     pub expires: Time,
     /// Of join tokens: whether it has been used.
     pub used: bool,
-    /// The token with which it was made, and with which it ends.
+    /// The token with which it was made, and with which it is revoked.
     pub parent: Option<Name>,
 }
 
-/// A new token. The text is shown this once.
+/// A new token. Its text is returned only this once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NewToken {
     pub id: Name,
-    /// What its holder sends or types.
+    /// The text that its holder sends or types.
     pub token: String,
     /// Milliseconds since the Unix epoch.
     pub expires: Time,
@@ -66,7 +66,7 @@ pub struct CronView {
     /// Send it back as `If-Match` to change only what you have seen.
     pub version: u32,
     pub spec: CronSpec,
-    /// The spec is an outline: what the runs do is for the owner and for users with read_specs or
+    /// The spec is redacted: what the runs do is for the owner and for users with read_specs or
     /// administrate_jobs.
     #[serde(default)]
     pub redacted: bool,

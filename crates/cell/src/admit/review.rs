@@ -1,60 +1,65 @@
-//! A spec before all rules at once: what each of them rejects is collected as data, in the order of
-//! the rules. A field that is rejected is not known from then on, and neither is one that whoever
-//! asks could not read; a rule that reads such a field says nothing, so that nobody is told of what
-//! only follows from something else. `apply` takes the first rejection and looks no further.
+//! Review of a spec by all rules at once: the errors of each rule are collected as data, in the
+//! order of the rules. A rejected field counts as unknown from then on, and so does a field the
+//! caller could not read; a rule that needs an unknown field adds no error, so that mere
+//! consequences of another error are not reported. `apply` takes the first error and stops there.
 
 use super::AdmissionResult;
 use crate::field::{FieldPath, FieldSet};
-use crate::reason::Rejection;
+use crate::reason::{Allowed, FieldName, Given, Quality, Rejection};
 
-/// Rejections of one spec that are collected; whoever has more has the same one everywhere.
+/// Most errors collected for one spec; a spec with more has the same error everywhere.
 const MAX_ERRORS: usize = 1000;
 
-/// A field that is not as it must be.
+/// A field with a value that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     pub path: FieldPath,
-    /// What verdicts call it, logs from before included: mostly the path.
-    pub field: String,
-    pub value: String,
-    pub allowed: String,
+    /// What verdicts call it: mostly the path.
+    pub field: FieldName,
+    pub value: Given,
+    pub allowed: Allowed,
 }
 
-pub(crate) fn field_error(
+pub(crate) fn bad(
     path: impl Into<FieldPath>,
     value: impl ToString,
-    allowed: impl Into<String>,
+    allowed: Allowed,
 ) -> FieldError {
-    let path = path.into();
-    // A value can be as long as a request; an error is read by a person.
+    // A value can be as long as a request, but errors are read by people.
     let value = value.to_string().chars().take(200).collect();
-    FieldError { field: path.dotted(), path, value, allowed: allowed.into() }
+    wrong(path, Given::Text(value), allowed)
+}
+
+/// The same of what is not quoted as it was sent.
+pub(crate) fn wrong(path: impl Into<FieldPath>, value: Given, allowed: Allowed) -> FieldError {
+    let path = path.into();
+    FieldError { field: path.dotted().into(), path, value, allowed }
 }
 
 impl FieldError {
-    /// For a field that has had another name than its path since before there were paths.
-    pub(super) fn with_name(self, field: impl Into<String>) -> FieldError {
+    /// For a field that was named differently before there were paths.
+    pub(super) fn with_name(self, field: impl Into<FieldName>) -> FieldError {
         FieldError { field: field.into(), ..self }
     }
 
-    /// For a quality of the field, such as its length.
-    pub(super) fn with_quality(self, quality: &str) -> FieldError {
-        let field = format!("{} ({quality})", self.path.dotted());
-        self.with_name(field)
+    /// For a property of the field, such as its length.
+    pub(super) fn with_quality(mut self, quality: Quality) -> FieldError {
+        self.field.quality = Some(quality);
+        self
     }
 }
 
 impl From<FieldError> for Rejection {
     fn from(rejection: FieldError) -> Rejection {
         let FieldError { field, value, allowed, .. } = rejection;
-        Rejection::BadField { field, value, allowed }
+        Rejection::bad_field(field, value, allowed)
     }
 }
 
-/// What rules have rejected so far.
+/// The errors so far.
 #[derive(Debug)]
 pub struct Review {
-    /// Where in the whole the spec stands whose fields the rules name.
+    /// Path of the spec whose fields the rules name, in the whole.
     base: FieldPath,
     unknown: FieldSet,
     errors: Vec<FieldError>,
@@ -62,13 +67,13 @@ pub struct Review {
 }
 
 impl Review {
-    /// Of everything, save what is in or computed from `unknown`.
+    /// A review of everything except fields in `unknown`, and values computed from them.
     #[must_use]
     pub fn new(unknown: FieldSet) -> Review {
         Review { base: FieldPath::default(), unknown, errors: Vec::new(), max_errors: MAX_ERRORS }
     }
 
-    /// What the first of the rules says that is broken.
+    /// The first error of the rules.
     pub(crate) fn first_error(rules: impl FnOnce(&mut Review)) -> AdmissionResult {
         let mut review = Review { max_errors: 1, ..Review::new(FieldSet::default()) };
         rules(&mut review);
@@ -80,7 +85,7 @@ impl Review {
         self.errors
     }
 
-    /// Rules for the part of the spec at `base`.
+    /// Applies rules to the part of the spec at `base`.
     pub fn at_base(&mut self, base: &str, rules: impl FnOnce(&mut Review)) {
         let inner = self.base.join(&base.into());
         let outer = std::mem::replace(&mut self.base, inner);
@@ -88,7 +93,7 @@ impl Review {
         self.base = outer;
     }
 
-    /// Whether all of these are as they were written, for rules that compare fields.
+    /// Whether all of these fields are known, for rules that compare fields.
     pub(crate) fn are_known<const N: usize>(&self, fields: [&str; N]) -> bool {
         let at = |field: &str| self.unknown.overlaps(&self.base.join(&field.into()));
         !fields.into_iter().any(at)

@@ -1,6 +1,6 @@
-//! What every task of a job runs and asks for.
+//! Admission checks of a job's task spec: what every task runs and asks for.
 
-use super::review::field_error;
+use super::review::{bad, wrong};
 use super::{
     MAX_COMMAND_WORDS, MAX_LOG_FILES, MAX_PROCESSES, MAX_TASK_TEXT, MIN_LOG_FILE,
     MIN_PROBE_INTERVAL, Review, text_bytes, volumes,
@@ -11,12 +11,11 @@ use crate::field::FieldPath;
 use crate::health::{HealthCheck, Probe};
 use crate::isolation::{Network, REDACTED, Secret};
 use crate::name::Token;
+use crate::reason::{Allowed, Given, Listed, Quality};
 use crate::resource::MAX_QUANTITY;
 use crate::spec::{LogLimits, MAX_LIST, PackageRef, TaskSpec};
+use crate::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What is counted of a program: see [`command_and_env`].
-pub(super) const COMMAND_AND_ENV_BYTES: &str = "bytes of command and env";
 
 pub(super) fn task(task: &TaskSpec, review: &mut Review) {
     review.resources_within(&"task.limits".into(), task.limits, MAX_QUANTITY);
@@ -49,36 +48,35 @@ fn static_ports(list: &[u16], review: &mut Review) {
     }
     let mut seen = BTreeSet::new();
     for (position, port) in list.iter().enumerate() {
-        let bad = |allowed: &str| {
-            field_error(FieldPath::from(field).index(position), port, allowed).with_name(field)
+        let bad = |allowed: Allowed| {
+            bad(FieldPath::from(field).index(position), port, allowed).with_name(field)
         };
-        review.ensure(*port > 0, || bad("1 to 65535"));
-        review.ensure(seen.insert(port), || bad("each port once"));
+        review.ensure(*port > 0, || bad(Allowed::range(1u64, u16::MAX)));
+        review.ensure(seen.insert(port), || bad(Allowed::EachOnce(Listed::Port)));
     }
 }
 
 fn device(position: usize, request: &DeviceRequest, review: &mut Review) {
-    let bad = |field: &str, value: String, allowed: String| {
+    let bad = |field: &str, value: Given, allowed: Allowed| {
         let path = FieldPath::from("task.devices").index(position).field(field);
-        field_error(path, value, allowed).with_name(format!("task.devices.{field}"))
+        wrong(path, value, allowed).with_name(format!("task.devices.{field}"))
     };
     let (count, milli, models) = (request.count, request.milli, &request.models);
     review.ensure(models.len() <= MAX_LIST, || {
-        bad("models", format!("{} entries", models.len()), format!("at most {MAX_LIST}"))
+        bad("models", Given::entries(models.len()), Allowed::AtMost(MAX_LIST as u64))
     });
     let distinct: BTreeSet<_> = models.iter().collect();
     review.ensure(distinct.len() == models.len(), || {
-        bad("models", format!("{models:?}"), "each model once".into())
+        bad("models", Given::Text(format!("{models:?}")), Allowed::EachOnce(Listed::Model))
     });
     review.ensure((1..=MAX_DEVICES).contains(&usize::from(count)), || {
-        bad("count", count.to_string(), format!("1 to {MAX_DEVICES}"))
+        bad("count", Given::text(count), Allowed::range(1u64, MAX_DEVICES as u64))
     });
     review.ensure((1..=WHOLE_DEVICE).contains(&milli), || {
-        bad("milli", milli.to_string(), format!("1 to {WHOLE_DEVICE}"))
+        bad("milli", Given::text(milli), Allowed::range(1u64, WHOLE_DEVICE))
     });
     review.ensure(count <= 1 || milli == WHOLE_DEVICE, || {
-        let allowed = format!("{WHOLE_DEVICE} when more than one device is asked for");
-        bad("milli", milli.to_string(), allowed)
+        bad("milli", Given::text(milli), Allowed::WholeDevices)
     });
 }
 
@@ -91,11 +89,11 @@ fn packages(packages: &[PackageRef], review: &mut Review) {
         let path = FieldPath::from("task.packages").index(position);
         let PackageRef { name, bytes, .. } = package;
         review.ensure(names.insert(name), || {
-            field_error(path.field("name"), name, "each package once")
+            bad(path.field("name"), name, Allowed::EachOnce(Listed::Package))
                 .with_name("task.packages.name")
         });
         review.ensure(*bytes <= MAX_QUANTITY, || {
-            field_error(path.field("bytes"), bytes, format!("at most {MAX_QUANTITY}"))
+            bad(path.field("bytes"), bytes, Allowed::AtMost(MAX_QUANTITY))
                 .with_name(format!("task.packages.{name}.bytes"))
         });
     }
@@ -106,7 +104,7 @@ pub(super) fn command(path: &FieldPath, words: &[String], review: &mut Review) {
         return;
     }
     for (position, word) in words.iter().enumerate().filter(|(_, word)| word.contains('\0')) {
-        let rejection = field_error(path.index(position), format!("{word:?}"), "no zero bytes");
+        let rejection = bad(path.index(position), format!("{word:?}"), Allowed::NoZeroBytes);
         review.reject(rejection.with_name(path.dotted()));
     }
 }
@@ -117,17 +115,17 @@ pub(super) fn environment(path: &FieldPath, env: &BTreeMap<String, String>, revi
     }
     for (key, value) in env {
         review.ensure(!key.is_empty() && !key.contains(['=', '\0']), || {
-            let allowed = "not empty, without = and zero bytes";
-            field_error(path.field(key), format!("{key:?}"), allowed)
-                .with_name(format!("{} (name)", path.dotted()))
+            bad(path.field(key), format!("{key:?}"), Allowed::VariableName)
+                .with_name(path.dotted())
+                .with_quality(Quality::Name)
         });
         review.ensure(!value.contains('\0'), || {
-            field_error(path.field(key), format!("{value:?}"), "no zero bytes")
+            bad(path.field(key), format!("{value:?}"), Allowed::NoZeroBytes)
         });
     }
 }
 
-/// All that is handed to a program, of a task or of the override at `path`.
+/// Checks the command and the environment of a task, or of the override at `path`.
 pub(super) fn command_and_env(
     path: &FieldPath,
     command: &[String],
@@ -136,24 +134,26 @@ pub(super) fn command_and_env(
 ) {
     let bytes = text_bytes(command, env);
     review.ensure(bytes <= MAX_TASK_TEXT, || {
-        field_error(path.field("command"), bytes, format!("at most {MAX_TASK_TEXT}"))
-            .with_name(format!("{} ({COMMAND_AND_ENV_BYTES})", path.dotted()))
+        bad(path.field("command"), bytes, Allowed::AtMost(MAX_TASK_TEXT as u64))
+            .with_name(path.dotted())
+            .with_quality(Quality::ProgramBytes)
     });
 }
 
-/// Relative, without a way out of the task's folder.
+/// Paths are relative and stay inside the task's folder.
 fn files(files: &BTreeMap<String, String>, review: &mut Review) {
     if !review.has_allowed_length("task.files", files.len(), MAX_LIST) {
         return;
     }
     let bytes = files.iter().map(|(path, text)| path.len() + text.len()).sum();
-    review.bytes_at_most(|| "task.files".into(), "bytes", bytes, MAX_TASK_TEXT);
+    review.bytes_at_most(|| "task.files".into(), Quality::Bytes, bytes, MAX_TASK_TEXT);
     for path in files.keys() {
         let part = |part: &str| !part.is_empty() && part != "." && part != "..";
         review.ensure(path.split('/').all(part) && !path.contains('\0'), || {
             let at = FieldPath::from("task.files").field(path);
-            field_error(at, format!("{path:?}"), "relative, as conf/app.toml, without ..")
-                .with_name("task.files (path)")
+            bad(at, format!("{path:?}"), Allowed::RelativePath)
+                .with_name("task.files")
+                .with_quality(Quality::Path)
         });
     }
 }
@@ -161,32 +161,23 @@ fn files(files: &BTreeMap<String, String>, review: &mut Review) {
 fn isolation(task: &TaskSpec, review: &mut Review) {
     let requested = &task.isolation;
     if let Some(root) = requested.root.as_ref().filter(|_| review.are_known(["task.packages"])) {
-        let names = || task.packages.iter().map(|package| package.name.as_str());
-        review.ensure(names().any(|name| name == root.as_str()), || {
-            let list: Vec<&str> = names().collect();
-            field_error(
-                "task.isolation.root",
-                root,
-                format!("one of task.packages: {}", list.join(", ")),
-            )
+        review.ensure(task.packages.iter().any(|package| package.name == *root), || {
+            let names = task.packages.iter().map(|package| package.name.clone());
+            bad("task.isolation.root", root, Allowed::OneOfPackages(names.collect()))
         });
     }
     review.ensure((1..=MAX_PROCESSES).contains(&requested.processes), || {
-        field_error(
-            "task.isolation.processes",
-            requested.processes,
-            format!("1 to {MAX_PROCESSES}"),
-        )
+        bad("task.isolation.processes", requested.processes, Allowed::range(1u64, MAX_PROCESSES))
     });
     let cores = u64::from(requested.whole_cores);
     review
         .ensure(cores * 1000 <= task.limits.cpu || !review.are_known(["task.limits.cpu"]), || {
-            field_error("task.isolation.whole_cores", cores, "no more than task.limits.cpu has")
+            bad("task.isolation.whole_cores", cores, Allowed::CoresOfLimit)
         });
     let port_on_own_network =
         requested.network == Network::Own && ports(task, review).is_some_and(|given| given > 0);
     review.ensure(!port_on_own_network, || {
-        field_error("task.isolation.network", "own", "host for a task that asks for ports")
+        bad("task.isolation.network", "own", Allowed::HostNetwork)
     });
     if review.has_allowed_length("task.isolation.volumes", requested.volumes.len(), MAX_LIST) {
         let all = requested.volumes.iter().enumerate();
@@ -194,43 +185,42 @@ fn isolation(task: &TaskSpec, review: &mut Review) {
     }
 }
 
-/// How many ports a task gets, if that is known.
+/// Number of ports a task gets, if that is known.
 fn ports(task: &TaskSpec, review: &Review) -> Option<usize> {
     let known = review.are_known(["task.ports", "task.static_ports"]);
     known.then(|| task.static_ports.len() + usize::from(task.ports))
 }
 
-/// Names are those of files. The message never has a value in it.
+/// Names are file names. The message never contains a value.
 fn secrets(secrets: &BTreeMap<Token, Secret>, review: &mut Review) {
     if !review.has_allowed_length("task.secrets", secrets.len(), MAX_LIST) {
         return;
     }
     let bytes = secrets.values().map(|value| value.0.len()).sum();
-    review.bytes_at_most(|| "task.secrets".into(), "bytes", bytes, MAX_TASK_TEXT);
+    review.bytes_at_most(|| "task.secrets".into(), Quality::Bytes, bytes, MAX_TASK_TEXT);
     for (name, value) in secrets {
         let path = FieldPath::from("task.secrets").field(name.as_str());
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = name.as_str().bytes().all(plain) && !name.as_str().starts_with('.');
         review.ensure(fits, || {
-            field_error(path.clone(), name, "letters, digits, `-`, `_` and `.`, no dot first")
-                .with_name("task.secrets (name)")
+            bad(path.clone(), name, Allowed::SecretName)
+                .with_name("task.secrets")
+                .with_quality(Quality::Name)
         });
-        review.ensure(value.0 != REDACTED, || {
-            field_error(path.clone(), REDACTED, "the value itself, which is never shown")
-        });
+        review.ensure(value.0 != REDACTED, || bad(path.clone(), REDACTED, Allowed::SecretItself));
     }
 }
 
 fn logs(limits: &LogLimits, review: &mut Review) {
     let LogLimits { file_bytes, files, rate } = *limits;
     review.ensure((MIN_LOG_FILE..=MAX_QUANTITY).contains(&file_bytes), || {
-        field_error("task.logs.file_bytes", file_bytes, format!("{MIN_LOG_FILE} to {MAX_QUANTITY}"))
+        bad("task.logs.file_bytes", file_bytes, Allowed::range(MIN_LOG_FILE, MAX_QUANTITY))
     });
     review.ensure((1..=MAX_LOG_FILES).contains(&files), || {
-        field_error("task.logs.files", files, format!("1 to {MAX_LOG_FILES}"))
+        bad("task.logs.files", files, Allowed::range(1u64, MAX_LOG_FILES))
     });
     review.ensure((1..=MAX_QUANTITY).contains(&rate), || {
-        field_error("task.logs.rate", rate, format!("1 to {MAX_QUANTITY}"))
+        bad("task.logs.rate", rate, Allowed::range(1u64, MAX_QUANTITY))
     });
 }
 
@@ -240,25 +230,23 @@ fn health(check: &HealthCheck, task: &TaskSpec, review: &mut Review) {
         ("task.health.timeout", check.timeout, 1),
     ];
     for (field, value, least) in shortest {
-        review.ensure(value.0 >= least, || {
-            field_error(field, value.0, format!("{least} ms or more"))
-        });
+        review
+            .ensure(value.0 >= least, || bad(field, value.0, Allowed::LengthAtLeast(Span(least))));
         review.allowed_span(field, value);
     }
     review.allowed_span("task.health.start_period", check.start_period);
-    review.ensure(check.failures > 0, || field_error("task.health.failures", 0, "1 or more"));
+    review.ensure(check.failures > 0, || bad("task.health.failures", 0, Allowed::AtLeast(1)));
     match &check.probe {
         Probe::Command(words) => {
             let path = FieldPath::from("task.health.probe.command");
-            review.ensure(!words.is_empty(), || field_error(path.clone(), "[]", "a program"));
+            review.ensure(!words.is_empty(), || bad(path.clone(), "[]", Allowed::ProbeProgram));
             command(&path, words, review);
             command_and_env(&"task.health.probe".into(), words, &BTreeMap::new(), review);
         }
         Probe::Http { port, path } => {
             let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
             review.ensure(clean && path.len() <= MAX_PATTERN, || {
-                let allowed = format!("a path from / on, ASCII, at most {MAX_PATTERN} bytes");
-                field_error("task.health.probe.http.path", format!("{path:?}"), allowed)
+                bad("task.health.probe.http.path", format!("{path:?}"), Allowed::HttpPath)
             });
             probe_port("task.health.probe.http.port", *port, task, review);
         }
@@ -270,9 +258,9 @@ fn probe_port(field: &str, port: u8, task: &TaskSpec, review: &mut Review) {
     let Some(given) = ports(task, review) else { return };
     review.ensure(usize::from(port) < given, || {
         let allowed = match given.checked_sub(1) {
-            None => "none: the task asks for no port".to_owned(),
-            Some(last) => format!("0 to {last}, counted among the task's ports"),
+            None => Allowed::NoPort,
+            Some(last) => Allowed::PortOfTask { last: last as u64 },
         };
-        field_error(field, port, allowed)
+        bad(field, port, allowed)
     });
 }

@@ -1,13 +1,13 @@
-//! "Make this job so" (B2, B7): one command that submits, updates or leaves alone, whichever it
-//! takes for the job of a name to be as a spec says.
+//! Declarative apply of a job (B2, B7): one command that submits, updates or leaves alone,
+//! whichever it takes for the job of a name to be as a spec says.
 //!
-//! It is decided here because only here nobody comes in between: a client that looks first and
-//! then sends what it takes has to handle whatever changed meanwhile, and each client would do it
-//! in its own way. The rules are those of the commands it stands for, which it calls.
+//! It is decided here because no other command can come in between: a client that reads first and
+//! then sends the right command has to handle whatever changed meanwhile, and each client would do
+//! it in its own way. The rules are those of the commands it combines, which it calls.
 //!
-//! An update that has nothing left to do does not keep the next one waiting: it is closed first.
-//! The cell leaves it open until then, because until then it can be undone; whoever asks for
-//! something newer has made up their mind. Nothing is closed for an update that is refused.
+//! An update that has nothing left to do does not delay the next one: it is closed first. The cell
+//! leaves it open until then, because until then it can be undone; a request for a newer spec means
+//! that it will not be. Nothing is closed for an update that is rejected.
 
 use super::Context;
 use crate::admit;
@@ -15,7 +15,7 @@ use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::id::JobId;
 use crate::job::{Job, JobState};
 use crate::name::{JobKey, Name};
-use crate::reason::Rejection;
+use crate::reason::{Object, Rejection};
 use crate::spec::JobSpec;
 use crate::task::{StopCause, TaskState};
 
@@ -27,7 +27,7 @@ impl Context<'_> {
         expect: Option<u32>,
     ) -> Verdict {
         let verdict = self.try_apply(owner, spec, expect);
-        // Whoever waits for a job to be over asks again, and that is no story worth keeping.
+        // Clients that wait for a job to end repeat the request; such rejections need no event.
         if !matches!(verdict, Err(Rejection::JobStopping(_))) {
             self.emit_rejection(owner, &spec.name, &verdict);
         }
@@ -41,7 +41,7 @@ impl Context<'_> {
         let named = self.state.job_named(&key);
         let row = named.and_then(|id| Some((id, self.state.jobs.get(id)?)));
         let Some((id, job)) = row.filter(|(_, job)| !job.is_dead()) else {
-            Self::check_expected(|| format!("job {key}"), 0, expect)?;
+            Self::check_expected(|| Object::Job(key.clone()), 0, expect)?;
             return Ok(job_outcome(self.try_submit(owner, spec)?, ApplyOutcome::Created, None));
         };
         if self.is_ending(id, job) {
@@ -53,20 +53,21 @@ impl Context<'_> {
         }
         self.check_expected_version(&key, job, expect)?;
         let load = self.state.job_loads.get(id);
-        let (done, closed) = match load.is_some_and(|load| job.update_is_complete(load)) {
-            true => (self.close_and_update(&key, spec)?, Some(version)),
-            false => (self.try_update(owner, spec, None)?, None),
+        let (done, closed) = if load.is_some_and(|load| job.update_is_complete(load)) {
+            (self.close_and_update(&key, spec)?, Some(version))
+        } else {
+            (self.try_update(owner, spec, None)?, None)
         };
         Ok(job_outcome(done, ApplyOutcome::Updated, closed))
     }
 
     /// Whether the job only waits for its tasks to be gone: it was stopped, or each of its tasks
-    /// was. An update of it would be of nothing, and a new job of its name has to wait.
+    /// was. An update would have no tasks, and a new job of its name has to wait.
     fn is_ending(&self, id: JobId, job: &Job) -> bool {
         if job.state == JobState::Stopping {
             return true;
         }
-        // The sums first: of nearly every job they say that something goes on.
+        // The sums first: for nearly every job they show that it is not ending.
         let load = self.state.job_loads.get(id);
         if load.is_none_or(|load| load.stopping == 0 || load.stopping < load.live()) {
             return false;
@@ -76,8 +77,9 @@ impl Context<'_> {
         rows.all(|task| task.state.is_dead() || task.state == killed)
     }
 
-    /// Both or neither. They are done on a copy, which shares its rows with the state and takes
-    /// its place: the update is judged as it is when the one before is closed.
+    /// Closes an update and opens the next, both or neither. They are applied to a copy, which
+    /// shares its rows with the state and replaces it: the update is checked as it is when the one
+    /// before is closed.
     fn close_and_update(&mut self, key: &JobKey, spec: &JobSpec) -> Verdict {
         let (mut state, mut events) = (self.state.clone(), Vec::new());
         let mut copy = Context {
@@ -102,7 +104,7 @@ impl Context<'_> {
     }
 }
 
-/// What a submission or an update that made a version is called here.
+/// Converts the result of a submission or an update that made a version.
 fn job_outcome(done: Done, became: ApplyOutcome, closed: Option<u32>) -> Done {
     match done {
         Done::Version(version) => Done::Job { became, version, closed },
@@ -119,7 +121,7 @@ mod tests {
     use crate::name::Token;
     use crate::priority::Band;
     use crate::quota::Capability;
-    use crate::reason::Rejection;
+    use crate::reason::{Object, Rejection};
     use crate::spec::JobSpec;
     use crate::time::Time;
     use std::collections::BTreeSet;
@@ -132,7 +134,7 @@ mod tests {
         Done::Job { became, version, closed: None }
     }
 
-    /// Priority is taken without a restart, so an update of it is complete at once.
+    /// A priority is changed without a restart, so an update of it is complete at once.
     fn with_priority(spec: &JobSpec, priority: u16) -> JobSpec {
         let mut new = spec.clone();
         new.priority.0 = priority;
@@ -176,7 +178,7 @@ mod tests {
                 "ubar/jfoo/0 updated: new spec, no restart needed",
             ]
         );
-        // Asked for again, the update stays open: its way back is not taken for nothing.
+        // Requested again, the update stays open: it can still be undone.
         assert_eq!(cell.ok(apply(&third, None)), done(ApplyOutcome::Unchanged, 3));
         let undo = Command::UndoUpdate { job: key("ubar/jfoo"), expect: Some(3) };
         assert_eq!(cell.ok(undo), Done::Version(2));
@@ -231,12 +233,12 @@ mod tests {
         let new = with_priority(&spec, 101);
         let check = |cell: &mut Cell, expect: u32, found: u32| {
             let refusal = cell.send(apply(&new, Some(expect))).unwrap_err();
-            let object = "job ubar/jfoo".to_owned();
+            let object = Object::Job(key("ubar/jfoo"));
             assert_eq!(refusal, Rejection::StaleVersion { object, expected: expect, found });
         };
         check(&mut cell, 0, 1);
         check(&mut cell, 7, 1);
-        // Whoever asks for what is so already is not refused.
+        // A request for the present spec is not rejected.
         assert_eq!(cell.ok(apply(&spec, Some(7))), done(ApplyOutcome::Unchanged, 1));
         assert_eq!(cell.ok(apply(&new, Some(1))), done(ApplyOutcome::Updated, 2));
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });

@@ -1,16 +1,18 @@
-//! Who may do what (B12): one table of commands and actors, read before a command is looked at any
-//! further, so that a refusal does not tell a stranger what exists. A command without a row does
-//! not compile.
+//! Authorization (B12): one table of commands and actors, checked before anything else of a
+//! command, so that a rejection does not tell unauthorized callers what exists. A command without a
+//! row does not compile.
 //!
-//! A person owns jobs and holds capabilities. Each of the cell's own parts has what it is for and
-//! nothing else: an agent speaks for its own machine, a scheduler proposes plans, a controller has
-//! its own commands, a replica says what masters say. A task that calls as itself has no row yet.
-//! What depends on the content of a command as well (a priority, the alloc set that a job goes
-//! into, where a namespace is free) is asked by its handler, of the functions below.
+//! A user owns jobs and holds capabilities. Each of the cell's own parts may do what its function
+//! needs and nothing else: an agent acts for its own machine, a scheduler proposes plans, a
+//! controller has its own commands, a replica sends the commands of masters. A task that calls as
+//! itself has no row yet. Rights that depend on the content of a command as well (a priority, the
+//! alloc set that a job goes into, whether a namespace is free) are checked by its handler with the
+//! functions below.
 //!
 //! Rejected: roles. A role is a set of capabilities somebody has to keep in step with what people
-//! do; sets of capabilities are granted directly. Rejected: a check at the head of each handler. A
-//! handler without one was open to everybody, and nobody could read who may do what.
+//! do; sets of capabilities are granted directly. Rejected: a check at the start of each handler. A
+//! handler without one would be open to everybody, and there would be no single place to read who
+//! may do what.
 
 use super::Context;
 use crate::command::{Actor, Command, ControllerName};
@@ -19,12 +21,11 @@ use crate::ephemeral::{CapacityChange, NodeChoice, SYSTEM_NAMESPACE};
 use crate::id::{MachineId, UserId};
 use crate::name::{JobKey, Name, Token};
 use crate::quota::{Capability, User};
-use crate::reason::Rejection;
+use crate::reason::{Allowed, Given, Rejection, Sender};
 use crate::spec::JobSpec;
 use crate::state::State;
-use std::fmt;
 
-/// Who may send one command. Operators may send what some user may.
+/// The actors that may send one command. Operators may send what some user may.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights<'c> {
     pub user: UserRight<'c>,
@@ -37,7 +38,7 @@ pub struct Rights<'c> {
     pub task: bool,
 }
 
-/// What lets a user send a command.
+/// The condition under which a user may send a command.
 #[derive(Clone, Copy, Debug)]
 pub enum UserRight<'c> {
     Never,
@@ -51,14 +52,14 @@ pub enum UserRight<'c> {
     },
     /// Owning the namespace, or finding it free.
     Namespace(&'c Token),
-    /// Having brought the package, or `administrate_jobs`.
+    /// Having added the package, or `administrate_jobs`.
     Package(&'c Token),
-    /// Being whom the token is for, or what its kind takes.
+    /// Being the user of the token, or having the capability for its kind.
     TokenKind(&'c TokenKind),
     Token(&'c Name),
 }
 
-/// For what an agent may send a command: its own machine.
+/// The condition under which an agent may send a command: it acts for its own machine.
 #[derive(Clone, Copy, Debug)]
 pub enum AgentRight<'c> {
     Never,
@@ -159,7 +160,7 @@ impl<'c> Rights<'c> {
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => Rights::REPLICA,
             C::Dismiss { part: PartKind::Agent, .. } => Rights::users(Holder(ManageMachines)),
             C::Dismiss { part: PartKind::Scheduler, .. } => Rights::users(Holder(ManageUsers)),
-            // A master tells of one that was removed.
+            // A master reports a removed replica.
             C::Dismiss { part: PartKind::Replica, .. } => {
                 Rights { replica: true, ..Rights::users(Holder(ManageUsers)) }
             }
@@ -167,66 +168,53 @@ impl<'c> Rights<'c> {
     }
 }
 
-/// Who may, in words: `users with manage_machines, the agent of machine n1`.
-struct Allowed<'a> {
-    rights: &'a Rights<'a>,
-    state: &'a State,
-}
-
-impl fmt::Display for Allowed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rights { user, agent, scheduler, controller, replica, task } = self.rights;
-        let mut words = Vec::new();
-        words.extend(user.describe());
-        words.extend(agent.describe(self.state));
-        words.extend(scheduler.then(|| "schedulers".to_owned()));
-        words.extend(controller.map(|name| Actor::Controller(name).to_string()));
-        words.extend(replica.then(|| "masters".to_owned()));
-        words.extend(task.then(|| "running tasks".to_owned()));
-        f.write_str(&words.join(", "))
+impl Rights<'_> {
+    /// All who may.
+    fn senders(&self, state: &State) -> Vec<Sender> {
+        let controller = self.controller.map(Sender::Controller);
+        let parts = [
+            self.user.sender(),
+            self.agent.sender(state),
+            self.scheduler.then_some(Sender::Schedulers),
+            controller,
+            self.replica.then_some(Sender::Masters),
+            self.task.then_some(Sender::Tasks),
+        ];
+        parts.into_iter().flatten().collect()
     }
 }
 
 impl UserRight<'_> {
-    /// Nothing where no user may.
+    /// `None` if no user may.
     #[must_use]
-    pub fn describe(&self) -> Option<String> {
+    pub fn sender(&self) -> Option<Sender> {
         Some(match self {
             UserRight::Never => return None,
-            UserRight::Known => "users".to_owned(),
-            UserRight::Holder(capability) => format!("users with {capability}"),
-            UserRight::Job { .. } => "the owner, users with administrate_jobs".to_owned(),
-            UserRight::Namespace(_) => "the user whose namespace it is".to_owned(),
-            UserRight::Package(_) => {
-                "the user who brought it, users with administrate_jobs".to_owned()
-            }
-            UserRight::TokenKind(_) | UserRight::Token(_) => {
-                "the user it is for, users with manage_users (of machines: manage_machines)"
-                    .to_owned()
-            }
+            UserRight::Known => Sender::Users,
+            UserRight::Holder(capability) => Sender::UsersWith(*capability),
+            UserRight::Job { .. } => Sender::JobOwner,
+            UserRight::Namespace(_) => Sender::NamespaceOwner,
+            UserRight::Package(_) => Sender::PackageOwner,
+            UserRight::TokenKind(_) | UserRight::Token(_) => Sender::TokenOwner,
         })
     }
 }
 
 impl AgentRight<'_> {
     /// Nothing where no agent may.
-    fn describe(&self, state: &State) -> Option<String> {
-        match self {
-            AgentRight::Never => None,
-            AgentRight::Machine(machine) => {
-                let row = state.machines.get(*machine);
-                let name =
-                    row.map_or_else(|| format!("#{}", machine.0), |r| r.spec.name.to_string());
-                Some(format!("the agent of machine {name}"))
-            }
-            AgentRight::Named(name) => Some(format!("the agent of machine {name}")),
-            AgentRight::Capacity { .. } => {
-                Some(format!("agents for their own machine, in namespace {SYSTEM_NAMESPACE}"))
-            }
-        }
+    fn sender(&self, state: &State) -> Option<Sender> {
+        Some(match self {
+            AgentRight::Never => return None,
+            AgentRight::Machine(machine) => match state.machines.get(*machine) {
+                Some(row) => Sender::Agent(row.spec.name.clone()),
+                None => Sender::AgentOfRow(*machine),
+            },
+            AgentRight::Named(name) => Sender::Agent((*name).clone()),
+            AgentRight::Capacity { .. } => Sender::AgentsOfTheirOwn,
+        })
     }
 
-    /// Whether it is the agent of `machine` who may.
+    /// Whether the right is for the agent of `machine`.
     fn is_of(&self, machine: &Name, state: &State) -> bool {
         match self {
             AgentRight::Never => false,
@@ -246,7 +234,7 @@ impl AgentRight<'_> {
 }
 
 impl Context<'_> {
-    /// Whether whoever acts may send the command at all.
+    /// Checks whether the actor may send the command at all.
     pub(super) fn authorize(&self, command: &Command) -> Result<(), Rejection> {
         let rights = Rights::of(command);
         let may = match self.by {
@@ -267,7 +255,7 @@ impl Context<'_> {
         if may {
             return Ok(());
         }
-        let allowed = Allowed { rights: &rights, state: self.state }.to_string();
+        let allowed = rights.senders(self.state);
         let (actor, command) = (self.by.clone(), command.name().to_owned());
         Err(Rejection::WrongActor { actor, command, allowed })
     }
@@ -286,13 +274,14 @@ impl Context<'_> {
             UserRight::Package(digest) => {
                 let id = self.state.blob_named(digest);
                 let row = id.and_then(|id| self.state.blobs.get(id));
-                match row.is_some_and(|row| row.by == *self.by) {
-                    true => Ok(()),
-                    false => self.require(Capability::AdministrateJobs),
+                if row.is_some_and(|row| row.by == *self.by) {
+                    Ok(())
+                } else {
+                    self.require(Capability::AdministrateJobs)
                 }
             }
             UserRight::TokenKind(kind) => self.may_manage_token(kind),
-            // What is somebody else's and what does not exist look the same.
+            // Tokens of other users and tokens that do not exist get the same answer.
             UserRight::Token(id) => {
                 let token = self.state.token_named(id);
                 match token.and_then(|token| self.state.tokens.get(token)) {
@@ -303,7 +292,7 @@ impl Context<'_> {
         }
     }
 
-    /// What needs which right.
+    /// The right needed for each kind of token.
     fn may_manage_token(&self, kind: &TokenKind) -> Result<(), Rejection> {
         match kind {
             TokenKind::UserToken { user } if self.by.user() == Some(user) => Ok(()),
@@ -316,15 +305,12 @@ impl Context<'_> {
         }
     }
 
-    /// Whose the namespace is, or becomes: the acting user's, who has it or finds it free, or that
-    /// of the user an operator acts for; `None` for what is nobody's.
+    /// The owner of the namespace, existing or new: the acting user, if the user has it or it is
+    /// free, or the user an operator acts for; `None` for the system's own namespace.
     pub(crate) fn namespace_owner(&self, namespace: &Token) -> Result<Option<UserId>, Rejection> {
         if namespace.as_str().contains('/') {
-            return Err(Rejection::BadField {
-                field: "namespace".into(),
-                value: namespace.to_string(),
-                allowed: "a token without /".into(),
-            });
+            let allowed = Allowed::NamespaceWithoutSlash;
+            return Err(Rejection::bad_field("namespace", Given::text(namespace), allowed));
         }
         let known =
             self.state.components.ephemeral.namespaces.get(namespace).map(|known| known.owner);
@@ -341,14 +327,14 @@ impl Context<'_> {
         }
     }
 
-    /// The user who acts, `None` for whoever is not one: the table has let it through.
+    /// The acting user; `None` for other actors, which the table has authorized.
     fn acting_user(&self) -> Result<Option<&User>, Rejection> {
         let Some(name) = self.by.user() else { return Ok(None) };
         let id = self.user_by_name(name)?;
         Ok(self.state.users.get(id))
     }
 
-    /// For what a command asks for beside itself.
+    /// Requires a capability for something a command asks for besides its own right.
     pub(crate) fn require(&self, capability: Capability) -> Result<(), Rejection> {
         match self.acting_user()? {
             Some(user) if !user.capabilities.contains(&capability) => {
@@ -358,7 +344,7 @@ impl Context<'_> {
         }
     }
 
-    /// For a job that another one is put into: its owner's, or an administrator's to open.
+    /// Requires access to a job that another one is put into: as its owner, or as an administrator.
     pub(crate) fn require_job_access(&self, job: &JobKey) -> Result<(), Rejection> {
         match self.acting_user()? {
             Some(user)
@@ -371,9 +357,9 @@ impl Context<'_> {
         }
     }
 
-    /// Whether the spec of a job of `owner` is asked for just as it is. Secrets are compared for
-    /// their owner alone: to anybody else, whatever rights they hold, one that is written again is
-    /// another one, or asking whether it is this one would find it out.
+    /// Whether a requested spec equals the present one of a job of `owner`. Secrets are compared
+    /// for their owner alone: for any other actor a secret that is written again counts as a
+    /// different one, or a request could be used to find out whether it is the same.
     pub(crate) fn is_same_spec(&self, owner: UserId, old: &JobSpec, new: &JobSpec) -> bool {
         let compares = match self.by {
             Actor::User(name) => self.state.user_named(name) == Some(owner),
@@ -400,8 +386,8 @@ mod tests {
     use crate::isolation::Secret;
     use crate::name::Token;
     use crate::quota::Capability;
-    use crate::render;
     use crate::time::{Span, Time};
+    use crate::words;
     use std::collections::{BTreeMap, BTreeSet};
 
     fn check(user: &str, holds: &[Capability], command: Command, want: &str) {
@@ -413,7 +399,7 @@ mod tests {
             cell.ok(Command::SetCapabilities { user: name(user), capabilities, expect: None });
         }
         let got: Verdict = cell.send_as(user, command);
-        assert_eq!(render::verdict(&cell.state, &got), want);
+        assert_eq!(words::verdict(&cell.state, &got), want);
     }
 
     #[test]
@@ -439,7 +425,7 @@ mod tests {
         check("ufoo", &Capability::ALL, purge(), system);
     }
 
-    /// What several machines have ends when the last of their agents says so.
+    /// Resources on several machines expire only when the lease of the last agent ends.
     #[test]
     fn an_agent_shortens_no_lease_and_makes_no_more_rows_than_a_user_may() {
         let mut cell = Cell::with_machines(2);
@@ -463,7 +449,8 @@ mod tests {
         assert!(matches!(more, Err(Rejection::OverBound { .. })), "{more:?}");
     }
 
-    /// A controller that acts in a user's name has that user's rights, and stands in the events.
+    /// A controller that acts in a user's name has that user's rights, and events name the
+    /// controller.
     #[test]
     fn events_say_who_sent_the_command() {
         let mut cell = Cell::with_machines(1);
@@ -495,7 +482,7 @@ mod tests {
         assert_eq!(cell.senders, BTreeSet::from(["controller:cron".to_owned()]));
     }
 
-    /// What is answered to whoever sends a job with a right secret, and with a wrong one.
+    /// Answers to actors that submit the job with a right secret, and with a wrong one.
     #[test]
     fn secrets_are_compared_for_their_owner_alone() {
         let with = |value: &str| {

@@ -1,5 +1,5 @@
-//! Blobs come when the masters have the bytes, and go when nobody needs them: a live job or a
-//! periodic one that names the digest keeps it.
+//! Blobs are added when the masters have the bytes, and removed when nothing needs them: a live job
+//! or a periodic one that names the digest keeps it.
 
 use super::Context;
 use crate::blob::{self, Blob, BlobLimits, StoredPackages};
@@ -7,22 +7,23 @@ use crate::bounds::BoundKind;
 use crate::command::{Done, Verdict};
 use crate::event::{BlobChange, EventKind};
 use crate::name::Token;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Conflict, Object, Reason, Rejection, Storage};
 use crate::spec::JobSpec;
 
 impl Context<'_> {
     pub(super) fn add_blob(&mut self, digest: &Token, bytes: u64, limits: BlobLimits) -> Verdict {
         blob::check_digest_and_size(digest, bytes)?;
         if let Some(old) = self.state.blob_named(digest).and_then(|id| self.state.blobs.get(id)) {
-            return match old.bytes == bytes {
-                true => Ok(Done::Unchanged),
-                false => Err(Rejection::Exists(format!("package {digest} of {} bytes", old.bytes))),
+            return if old.bytes == bytes {
+                Ok(Done::Unchanged)
+            } else {
+                Err(Rejection::Exists(Object::Package { digest: digest.clone(), bytes: old.bytes }))
             };
         }
         let own = self.state.blobs.iter().filter(|(_, blob)| blob.by == *self.by).count();
         self.check_one_more(BoundKind::Packages, own, self.state.bounds.packages)?;
         if !self.state.blobs.has_room_for(1) {
-            return Err(Rejection::Full("packages".into()));
+            return Err(Rejection::Full(Storage::Packages));
         }
         let stored = StoredPackages::of(self.state.blobs.iter().map(|(_, row)| row), self.by);
         stored.check_quota(self.by, bytes, limits)?;
@@ -32,29 +33,28 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// By whoever brought it, or who may administrate jobs.
+    /// Allowed for the actor that added it, and for administrators of jobs.
     pub(super) fn remove_blob(&mut self, digest: &Token) -> Verdict {
         let id = self.state.blob_named(digest);
         let blob = id.ok_or_else(|| Rejection::NoSuchBlob(digest.clone()))?;
-        if let Some(holder) = self.needed_by(digest) {
-            return Err(Rejection::WrongState { what: format!("{holder} needs package {digest}") });
+        if let Some(needed) = self.needed_by(digest) {
+            return Err(Rejection::WrongState(needed));
         }
         self.state.remove_blob(blob);
         self.emit(EventKind::Blob { blob, change: BlobChange::Removed }, Reason::Requested);
         Ok(Done::Applied)
     }
 
-    /// Somebody whose tasks would not start without it.
-    fn needed_by(&self, digest: &Token) -> Option<String> {
+    /// A job whose tasks would not start without it.
+    fn needed_by(&self, digest: &Token) -> Option<Conflict> {
         let names = |spec: &JobSpec| spec.task.packages.iter().any(|p| p.digest == *digest);
         let live = self.state.jobs.iter().filter(|(_, job)| !job.is_dead());
         let job = live.map(|(id, job)| (id, job.specs.values().any(|spec| names(spec))));
         let job = job.filter(|(_, named)| *named).find_map(|(id, _)| self.state.job_key(id));
         let cron = || self.state.crons().iter().find(|(_, cron)| names(&cron.spec.job));
-        job.map(|key| format!("job {key}")).or_else(|| {
-            let key = self.state.cron_key(cron()?.0)?;
-            Some(format!("periodic job {key}"))
-        })
+        let cron = || self.state.cron_key(cron()?.0);
+        let (by, is_cron) = job.map(|key| (key, false)).or_else(|| Some((cron()?, true)))?;
+        Some(Conflict::PackageNeeded { digest: digest.clone(), by, is_cron })
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
     use crate::cron::schedule::Schedule;
     use crate::cron::{CronSpec, MissedRuns, Overlap};
     use crate::name::Token;
-    use crate::render;
     use crate::spec::{JobSpec, PackageRef};
+    use crate::words;
 
     fn digest(letter: &str) -> Token {
         Token::new(&letter.repeat(64)).unwrap()
@@ -94,7 +94,7 @@ mod tests {
         cell.ok(Command::AddUser { name: name("ufoo") });
         let check = |cell: &mut Cell, by: &str, command, want: &str| {
             let got = cell.send_as(by, command);
-            assert_eq!(render::verdict(&cell.state, &got), want);
+            assert_eq!(words::verdict(&cell.state, &got), want);
         };
         let a = "a".repeat(64);
         check(&mut cell, "ubar", add("a", 9), "done");
@@ -121,7 +121,7 @@ mod tests {
         let limits = BlobLimits { per_user: 3 * MIN_CHARGED_BYTES, in_all: 5 * MIN_CHARGED_BYTES };
         let mut check = |by: &str, letter: &str, bytes, want: &str| {
             let got = cell.send_as(by, Command::AddBlob { digest: digest(letter), bytes, limits });
-            assert_eq!(render::verdict(&cell.state, &got), want);
+            assert_eq!(words::verdict(&cell.state, &got), want);
         };
         check("ubar", "a", 2 * MIN_CHARGED_BYTES, "done");
         // However small it is, a package costs a row and a file.

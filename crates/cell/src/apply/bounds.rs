@@ -1,5 +1,5 @@
-//! What one user may have of the state (`crate::bounds`): the figures, and room made for what is
-//! new at the cost of the owner's own past.
+//! Enforcement of per-user bounds on the state (`crate::bounds`): setting the figures, and making
+//! room for new jobs by purging the owner's own dead ones.
 
 use super::Context;
 use crate::admit;
@@ -10,22 +10,22 @@ use crate::id::{JobId, UserId};
 use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Given, Reason, Rejection};
 use crate::spec::JobSpec;
 use crate::time::Time;
 use std::collections::BTreeSet;
 
-/// Who makes way frees this part of the bound at once: jobs are looked through once for many.
+/// Purging frees this part of the bound at once, so that jobs are searched once for many additions.
 const HEADROOM_DIVISOR: u64 = 16;
-/// Of one dimension: two hundred thousand tasks of it are far from what sums can hold.
+/// In one dimension: two hundred thousand tasks of it stay far from overflow.
 const MAX_LEAST_CHARGE: u64 = 1 << 30;
 
 impl Context<'_> {
     pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
         admit::check_bounded("least_charge", bounds.least_charge, MAX_LEAST_CHARGE)?;
         if bounds.machine_tasks == 0 {
-            let (field, value) = ("machine_tasks".into(), "0".into());
-            return Err(Rejection::BadField { field, value, allowed: "1 or more".into() });
+            let (value, allowed) = (Given::text(0), Allowed::AtLeast(1));
+            return Err(Rejection::bad_field("machine_tasks", value, allowed));
         }
         if self.state.bounds == *bounds {
             return Ok(Done::Unchanged);
@@ -38,7 +38,7 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// What a job of this spec adds to what its owner has; `before`: the job it changes.
+    /// The growth of what its owner has by a job of this spec; `before`: the job it changes.
     pub(super) fn growth(before: Option<&Job>, spec: &JobSpec) -> Growth {
         let rows = before.map_or(0, |job| job.tasks.len() as u64);
         Growth {
@@ -48,8 +48,8 @@ impl Context<'_> {
         }
     }
 
-    /// The dead jobs of the user that have to be forgotten to make room, oldest first; none of
-    /// those in `needed`. Decides only.
+    /// The user's dead jobs that have to be purged to make room, oldest first; none of those in
+    /// `needed`. Decides only.
     pub(crate) fn jobs_to_purge(
         &self,
         user: UserId,
@@ -78,19 +78,20 @@ impl Context<'_> {
             held.spec_bytes = held.spec_bytes.saturating_sub(bytes);
             to_purge.insert(id);
         }
-        // Even without its past it is too much: nothing is forgotten in vain.
+        // It is too much even without the dead jobs: purging them would not help.
         self.check_bounds(user, held, growth, 0).map_err(|_| refusal)?;
         Ok(to_purge)
     }
 
-    /// Forgets what [`Context::jobs_to_purge`] chose.
+    /// Purges the jobs that [`Context::jobs_to_purge`] chose.
     pub(crate) fn purge_selected(&mut self, to_purge: &BTreeSet<JobId>) {
         if !to_purge.is_empty() {
             self.purge(|id, _| to_purge.contains(&id));
         }
     }
 
-    /// `headroom_divisor`: a part of each bound, as its denominator, that is to stay free; 0 for none.
+    /// `headroom_divisor`: a part of each bound, as its denominator, that is to stay free; 0 for
+    /// none.
     fn check_bounds(
         &self,
         user: UserId,
@@ -111,8 +112,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// One more row of something that whoever acts has `held` of. Agents run where tasks may break
-    /// out; the cell's other parts are trusted.
+    /// Checks whether the actor may have one more row of something it has `held` of. Agents are
+    /// checked because they run where tasks may break out; the cell's other parts are trusted.
     pub(crate) fn check_one_more(
         &self,
         what: BoundKind,
@@ -157,7 +158,7 @@ mod tests {
         let mut spec = crate::apply::fixture::job(job, count, 100);
         spec.task.limits = all(1);
         let verdict = cell.send_as("ubar", Command::SubmitJob { owner: name("ubar"), spec });
-        crate::render::verdict(&cell.state, &verdict)
+        crate::words::verdict(&cell.state, &verdict)
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(submit(&mut cell, "two", 4), "done, now at version 1");
         let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
         assert!(cell.rejection_text(resize(7)).contains("asks for 1 more; at most 10"));
-        // Rows live as long as their job, so what shrank grows back into them.
+        // Rows live as long as their job, so a job that shrank grows back into them.
         cell.ok(resize(2));
         cell.ok(resize(6));
     }
@@ -211,7 +212,7 @@ mod tests {
         assert!(message.contains("bytes of job specs"), "{message}");
     }
 
-    /// What takes the place of something as large takes no more room.
+    /// Replacing something of the same size takes no more room.
     #[test]
     fn a_user_at_the_bound_of_bytes_still_resizes() {
         let mut cell = Cell::with_machines(1);
@@ -238,7 +239,7 @@ mod tests {
         little.task.limits = Resources::new(1, 9, 3, 3);
         cell.submit(&little);
         assert_eq!(cell.charged(Band::Batch), Resources::new(10, 29, 3, 3));
-        // A later word counts for what is there already, and what is over it is flagged.
+        // New limits apply to what is there already, and an excess is flagged.
         let bounds = Bounds { least_charge: all(1000), ..Bounds::default() };
         cell.ok(Command::SetBounds(bounds));
         assert_eq!(cell.charged(Band::Batch), all(5000));

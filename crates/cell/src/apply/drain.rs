@@ -1,13 +1,13 @@
-//! Draining (B41): a draining machine takes nothing new. Moving what is on it away is the work of a
+//! Draining (B41): a draining machine takes nothing new. Evicting its tasks is the work of a
 //! controller, one budgeted [`crate::Command::Evict`] at a time; a command that emptied the machine
-//! at once was rejected, because it could not honour anybody's disruption budget. Room that is only
-//! reserved there, for tasks that run elsewhere, is given up at once: that disrupts nobody.
+//! at once was rejected, because it could not honour disruption budgets. Room that is only reserved
+//! there, for tasks that run elsewhere, is released at once: that disrupts no task.
 
 use super::Context;
 use crate::command::{Done, Verdict};
 use crate::event::MachineChange;
 use crate::name::Name;
-use crate::reason::Reason;
+use crate::reason::{Object, Reason};
 
 impl Context<'_> {
     pub(super) fn set_drain(
@@ -20,15 +20,13 @@ impl Context<'_> {
         if row.draining == draining {
             return Ok(Done::Unchanged);
         }
-        Self::check_expected(|| format!("machine {name}"), row.generation, expect)?;
+        Self::check_expected(|| Object::Machine(name.clone()), row.generation, expect)?;
         self.state.edit_machine(machine, |m| {
             m.draining = draining;
             m.generation = m.generation.saturating_add(1);
         });
-        let change = match draining {
-            true => MachineChange::DrainStarted,
-            false => MachineChange::DrainStopped,
-        };
+        let change =
+            if draining { MachineChange::DrainStarted } else { MachineChange::DrainStopped };
         self.machine_event(machine, change, Reason::Requested);
         if draining {
             self.release_reserved_on(machine, &Reason::Drained);

@@ -1,8 +1,7 @@
-//! Evictions (B39, B41): a controller moves one task or alloc away. What the system chooses to do
-//! keeps to disruption budgets, and to the limits of how often a job is disrupted; what it must do,
-//! because a machine holds more than it has, does not, and may for that reason take only those whom
-//! [`overcommit_eviction::victims`] names. The same of a machine that is short and asked for relief: only
-//! whom [`pressure_eviction::next_victim`] names.
+//! Evictions (B39, B41): a controller moves one task or alloc away. Voluntary evictions keep to
+//! disruption budgets and disruption limits; evictions from an over-committed machine do not, and
+//! may for that reason take only what [`overcommit_eviction::victims`] names. The same holds for a
+//! machine under resource pressure: only [`pressure_eviction::next_victim`] may be evicted.
 
 use super::Context;
 use crate::command::{Done, EvictCause, Verdict};
@@ -11,7 +10,7 @@ use crate::event::MachineChange;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::overcommit_eviction;
 use crate::pressure_eviction;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Conflict, Reason, Rejection, TaskAction};
 use crate::resource::Dimension;
 use crate::task::{StopCause, Task, TaskState};
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ impl Context<'_> {
     pub(super) fn evict(&mut self, task: TaskId, attempt: u32, cause: EvictCause) -> Verdict {
         let row = self.task_at_attempt(task, attempt)?;
         let Some(machine) = row.machine() else {
-            return Err(wrong_state(task, &row, "eviction: it is on no machine"));
+            return Err(wrong_state(task, &row, TaskAction::Eviction));
         };
         if matches!(row.state, TaskState::Stopping(why) if !why.restarts_in_place()) {
             return Ok(Done::Unchanged);
@@ -35,7 +34,7 @@ impl Context<'_> {
                 (StopCause::OverCommitted, Reason::OverCommitted)
             }
             EvictCause::Rebalance if row.state != TaskState::Running => {
-                return Err(wrong_state(task, &row, "rebalancing: only running tasks are moved"));
+                return Err(wrong_state(task, &row, TaskAction::Rebalancing));
             }
             EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
             EvictCause::Relief(dimension) => {
@@ -55,8 +54,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Running tasks that go down with `task`, by job that limits how often; refused if it is too
-    /// soon for one of them.
+    /// Running tasks that go down with `task`, by job with a disruption limit; rejected if it is
+    /// too soon for one of these jobs.
     fn check_disruption_rate(&self, task: TaskId) -> Result<BTreeMap<JobId, u32>, Rejection> {
         let mut limited = disruption::disrupted_tasks(self.state, task);
         limited.retain(|job, _| self.disruption_limit(*job).is_some());
@@ -72,7 +71,7 @@ impl Context<'_> {
         self.state.jobs.get(job)?.spec().disruptions
     }
 
-    /// Only as many times are kept as the limit counts: older ones are never asked for.
+    /// Only as many times are kept as the limit counts: older ones are never needed.
     fn record_disruptions(&mut self, job: JobId, tasks: u32) {
         let Some(limit) = self.disruption_limit(job) else { return };
         let now = self.now;
@@ -85,11 +84,10 @@ impl Context<'_> {
 
     fn check_draining(&self, machine: MachineId) -> Result<(), Rejection> {
         let row = self.machine_row(machine)?;
-        match row.draining {
-            true => Ok(()),
-            false => Err(Rejection::WrongState {
-                what: format!("machine {} is not draining", row.spec.name),
-            }),
+        if row.draining {
+            Ok(())
+        } else {
+            Err(Rejection::WrongState(Conflict::NotDraining(row.spec.name.clone())))
         }
     }
 
@@ -100,25 +98,25 @@ impl Context<'_> {
         if named {
             return Ok(());
         }
-        let name = &row.spec.name;
-        let what = match row.over_committed {
-            true => format!("others must leave machine {name} before task row {}", task.0),
-            false => format!("machine {name} holds no more than it has"),
-        };
-        Err(Rejection::WrongState { what })
+        let machine = row.spec.name.clone();
+        Err(Rejection::WrongState(if row.over_committed {
+            Conflict::OthersFirst { machine, task }
+        } else {
+            Conflict::NotOverCommitted(machine)
+        }))
     }
 
-    /// Notes that the machine's request is answered, if it is open and `task` is whom it takes.
+    /// Records that the machine's request is answered, if it is open and `task` is the victim.
     fn answer_pressure(
         &mut self,
         machine: MachineId,
         task: TaskId,
         dimension: Dimension,
     ) -> Result<(), Rejection> {
-        let name = &self.machine_row(machine)?.spec.name;
-        let what = match pressure_eviction::next_victim(self.state, machine) {
+        let name = self.machine_row(machine)?.spec.name.clone();
+        let conflict = match pressure_eviction::next_victim(self.state, machine) {
             Some((next, short)) if (next, short) == (task, dimension) => {
-                // One departure answers all that is open: the agent will say whether it helped.
+                // One eviction answers all open requests: the agent will report whether it helped.
                 self.state.edit_machine(machine, |m| {
                     m.shortages.iter_mut().for_each(|short| short.answered = short.asked);
                 });
@@ -126,16 +124,14 @@ impl Context<'_> {
                 self.machine_event(machine, change, Reason::MachineShort(dimension));
                 return Ok(());
             }
-            Some((next, short)) => {
-                format!("task row {} must leave machine {name} first, for {short}", next.0)
-            }
-            None => format!("machine {name} asks for no relief"),
+            Some((task, dimension)) => Conflict::ReliefFirst { machine: name, task, dimension },
+            None => Conflict::NoRelief(name),
         };
-        Err(Rejection::WrongState { what })
+        Err(Rejection::WrongState(conflict))
     }
 
-    /// Whether the system may choose to stop `task`, and with an alloc what runs inside it. A task
-    /// that does not run is down already: stopping it disrupts nobody.
+    /// Whether the system may choose to stop `task`, and with an alloc the tasks inside it. A task
+    /// that does not run is down already: stopping it is no disruption.
     pub(super) fn check_disruption_budget(&self, task: TaskId) -> Result<(), Rejection> {
         let inner = self.state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
         if inner.is_empty() {
@@ -165,8 +161,8 @@ impl Context<'_> {
     }
 }
 
-fn wrong_state(task: TaskId, row: &Task, action: &str) -> Rejection {
-    Rejection::WrongTaskState { task, state: row.state, action: action.into() }
+fn wrong_state(task: TaskId, row: &Task, action: TaskAction) -> Rejection {
+    Rejection::WrongTaskState { task, state: row.state, action }
 }
 
 #[cfg(test)]
@@ -176,15 +172,15 @@ mod tests {
     use crate::disruption::DisruptionLimit;
     use crate::id::MachineId;
     use crate::overcommit_eviction;
-    use crate::render;
     use crate::spec::JobKind;
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
+    use crate::words;
 
     fn evict(cell: &mut Cell, job: &str, index: usize, cause: EvictCause) -> String {
         let (task, attempt) = (cell.task_id(job, index), cell.task(job, index).attempt);
         let verdict = cell.send(Command::Evict { task, attempt, cause });
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     /// Jobs `jfoo` (batch) and `jbar` (best effort) with a task each on `m1`, and one pending.
@@ -267,7 +263,7 @@ mod tests {
             first + 100
         );
         assert_eq!(evict(&mut cell, "jfoo", 1, Drain), too_soon);
-        // Up again, though elsewhere, the same task counts like any other.
+        // Running again, though elsewhere, the task counts like any other.
         cell.report("jfoo", 0, Observed::Stopped);
         cell.run("jfoo", 0, "m2");
         assert_eq!(evict(&mut cell, "jfoo", 0, Rebalance), too_soon);

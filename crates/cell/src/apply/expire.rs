@@ -1,7 +1,6 @@
-//! Expiry: what ends by the passing of time ends when a controller says so in the log, never by
-//! itself, because the state has no clock. Leases of ephemeral resources, disk kept for log savers,
-//! quota spans, tokens and the replay windows of silent clients are all looked at by the one
-//! command.
+//! Expiry: whatever ends by the passing of time ends by a command of a controller, never by itself,
+//! because the state has no clock. One command checks leases of ephemeral resources, disk retained
+//! for log savers, quota spans, tokens and the replay windows of silent clients.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -17,13 +16,10 @@ impl Context<'_> {
         self.expire_quotas();
         self.expire_tokens();
         let windows = self.state.windows.expire(self.now);
-        match windows || self.events.len() > events {
-            true => Ok(Done::Applied),
-            false => Ok(Done::Unchanged),
-        }
+        if windows || self.events.len() > events { Ok(Done::Applied) } else { Ok(Done::Unchanged) }
     }
 
-    /// A span that began or ended changes what is granted without anybody having asked.
+    /// A span that began or ended changes the grant without a request.
     fn expire_quotas(&mut self) {
         let quotas: Vec<(UserId, Band)> = self
             .state

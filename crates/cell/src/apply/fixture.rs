@@ -1,5 +1,5 @@
-//! A small cell for tests of single rules: machines, users and jobs in a line each, every step
-//! checked against every invariant, events as people read them.
+//! A small cell for unit tests of single rules: machines, users and jobs take one line each, every
+//! step is checked against every invariant, and events are rendered as text.
 
 use crate::command::{Actor, Command, Entry, Observed, Request, TaskReport, Verdict};
 use crate::fit;
@@ -10,12 +10,12 @@ use crate::name::{JobKey, Name};
 use crate::plan::{Assignment, Group, Plan};
 use crate::priority::{Band, Priority};
 use crate::quota::Quota;
-use crate::render;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::state::State;
 use crate::task::{Task, TaskState};
 use crate::time::{Span, Time};
+use crate::words;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn name(text: &str) -> Name {
@@ -66,7 +66,7 @@ pub(crate) struct Cell {
     pub now: u64,
     /// Events of the last command, rendered.
     pub event_lines: Vec<String>,
-    /// Who sent what its events come of, each once.
+    /// Senders of the commands that caused these events, each once.
     pub senders: BTreeSet<String>,
 }
 
@@ -106,7 +106,7 @@ impl Cell {
         let verdicts = self.state.apply(&entry, &mut events);
         invariant::check_state(&self.state).unwrap();
         invariant::check_step(&before, &entry, &verdicts, &self.state, &events).unwrap();
-        self.event_lines = events.iter().map(|event| render::event(&self.state, event)).collect();
+        self.event_lines = events.iter().map(|event| words::event(&self.state, event)).collect();
         self.senders = events.iter().map(|event| event.by.to_string()).collect();
         verdicts.into_iter().next().unwrap()
     }
@@ -115,7 +115,7 @@ impl Cell {
         self.apply(Actor::User(name(user)), command)
     }
 
-    /// By whoever sends such a command.
+    /// Sends the command as its usual sender.
     pub fn send(&mut self, command: impl Into<Command>) -> Verdict {
         let command = command.into();
         self.apply(Actor::default_sender(&command, &self.state), command)
@@ -125,10 +125,10 @@ impl Cell {
         self.send(command).unwrap()
     }
 
-    /// The refusal as people read it.
+    /// The rejection as text.
     pub fn rejection_text(&mut self, command: impl Into<Command>) -> String {
         let refusal = self.send(command).unwrap_err();
-        render::rejection(&self.state, &refusal)
+        words::refusal(&self.state, &refusal)
     }
 
     pub fn submit(&mut self, spec: &JobSpec) {

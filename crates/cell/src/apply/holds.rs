@@ -1,12 +1,13 @@
-//! Room in a second place (B3): the system reserves it on the target of a move, and gives it up.
+//! Reservations on a second machine (B3): the system reserves room on the target of a move, and
+//! releases it.
 //!
-//! A reservation is weaker than anything that runs. It takes nobody's room, and it goes at once
-//! when the task it is for no longer runs as it did, when its machine is lost, drained or holds too
-//! much, and when the alloc it is in leaves: giving it up disrupts nobody, so no budget is asked
-//! and no controller waited for. Which of two holds a task runs in never changes here.
+//! A reservation is weaker than any running task. It takes no task's room, and it is released at
+//! once when its task no longer runs as it did, when its machine is lost, drained or
+//! over-committed, and when the alloc it is in leaves: releasing it disrupts no task, so it needs
+//! no budget and no controller. In which of two holds a task runs never changes here.
 //!
-//! Rejected: naming reservations as victims of plans. A plan would have to say which hold of a task
-//! it means, and all it would gain is the room of a move that is over in seconds.
+//! Rejected: reservations as victims of plans. A plan would have to say which hold of a task it
+//! means, and all it would gain is the room of a move that is over in seconds.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -15,51 +16,52 @@ use crate::fit::{self, Candidate};
 use crate::hold::{Hold, HoldRole};
 use crate::id::{MachineId, TaskId};
 use crate::plan::Assignment;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Conflict, Reason, Rejection, TaskAction};
 use crate::spec::JobKind;
 use crate::task::{Grant, Task, TaskState};
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Keeps room for a running task on one more machine, under the spec it runs.
+    /// Reserves room for a running task on one more machine, under the spec it runs.
     pub(super) fn reserve_hold(&mut self, target: &Assignment) -> Verdict {
         let Assignment { task, attempt, machine, alloc, ports, devices } = target;
         let row = self.task_at_attempt(*task, *attempt)?;
         let place = self.machine_row(*machine)?;
         let (flagged, name) = (place.over_committed, place.spec.name.clone());
-        let wrong = |action: &str| {
+        let wrong = |action: TaskAction| {
             let (task, state) = (*task, row.state);
-            Err(Rejection::WrongTaskState { task, state, action: action.to_owned() })
+            Err(Rejection::WrongTaskState { task, state, action })
         };
         if row.state != TaskState::Running {
-            return wrong("a reservation elsewhere: only running tasks move");
+            return wrong(TaskAction::Hold);
         }
         let grant = new_grant(ports, devices);
         let wanted = Hold { machine: *machine, alloc: *alloc, grant };
         match row.holds.on(*machine) {
             Some((HoldRole::Primary, _)) => {
-                return wrong("a reservation where it runs: it holds that room already");
+                return wrong(TaskAction::HoldWhereItRuns);
             }
             Some((HoldRole::Reserved, held)) if *held == wanted => return Ok(Done::Unchanged),
             _ if row.holds.reserved().is_some() => {
-                return wrong("another reservation: it has one, which is to be released first");
+                return wrong(TaskAction::SecondHold);
             }
             _ => {}
         }
         let Some(spec) = self.task_spec(&row) else {
-            return Err(Rejection::NoSuchRow(format!("job {}", row.job.0)));
+            return Err(Rejection::NoSuchRow(row.job.into()));
         };
         if spec.kind == JobKind::AllocSet {
-            return wrong("a reservation elsewhere: an alloc does not move with what is inside it");
+            return wrong(TaskAction::HoldOfAlloc);
         }
         let candidate = Candidate { task: &row, spec: &spec };
         if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, *machine, *alloc) {
             return Err(Rejection::DoesNotFit { task: *task, machine: *machine, misfit });
         }
         self.check_ports_and_devices(target, &spec)?;
-        // It may hold too much of something else: then room that is only kept would go at once.
+        // It may be over-committed in another dimension: then the reservation would be released at
+        // once.
         if flagged {
-            return Err(Rejection::WrongState { what: format!("machine {name} holds too much") });
+            return Err(Rejection::WrongState(Conflict::HoldsTooMuch(name)));
         }
         self.edit_holds(*task, |row| row.holds.reserve(wanted));
         let change = TaskChange::HoldReserved { machine: *machine };
@@ -67,8 +69,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Gives up the reservation on `machine`. One that is gone already is nothing to do: whoever
-    /// gives it up may have been overtaken by the loss of the machine.
+    /// Releases the reservation on `machine`. Does nothing if it is released already: the loss of
+    /// the machine may have come first.
     pub(super) fn release_hold(
         &mut self,
         task: TaskId,
@@ -83,13 +85,13 @@ impl Context<'_> {
                 Ok(Done::Applied)
             }
             Some((HoldRole::Primary, _)) => {
-                let action = "release of this hold: it is the one in which the task is".into();
+                let action = TaskAction::Release;
                 Err(Rejection::WrongTaskState { task, state: row.state, action })
             }
         }
     }
 
-    /// Gives up what a task holds beside where it runs, if it does.
+    /// Releases the reservation of a task, if it has one.
     pub(super) fn release_reserved(&mut self, task: TaskId, reason: &Reason) {
         let row = self.state.tasks.get(task);
         let Some(machine) = row.and_then(|row| row.holds.reserved()).map(|hold| hold.machine)
@@ -102,21 +104,21 @@ impl Context<'_> {
         self.task_event(task, TaskChange::HoldReleased { machine }, reason.clone());
     }
 
-    /// Nothing is reserved on a machine that is lost or drained.
+    /// Releases all reservations on a machine that is lost or drained.
     pub(super) fn release_reserved_on(&mut self, machine: MachineId, reason: &Reason) {
         let load = self.state.machine_load(machine);
         let held_for = load.map_or_else(Vec::new, |load| load.held_for.clone());
         held_for.into_iter().for_each(|task| self.release_reserved(task, reason));
     }
 
-    /// Nor in an alloc that leaves.
+    /// Releases all reservations in an alloc that leaves.
     pub(super) fn release_reserved_in(&mut self, alloc: TaskId) {
         let load = self.state.alloc_load(alloc);
         let held_for = load.map_or_else(Vec::new, |load| load.held_for.clone());
         held_for.into_iter().for_each(|task| self.release_reserved(task, &Reason::AllocMoved));
     }
 
-    /// On a machine that holds more than it has, reservations go before anybody who runs has to:
+    /// On an over-committed machine reservations are released before any running task has to leave:
     /// the lowest priority first, and no more of them than needed.
     pub(super) fn release_for_excess(&mut self, machine: MachineId) {
         loop {
@@ -131,8 +133,7 @@ impl Context<'_> {
         }
     }
 
-    /// Changes where a task holds room beside its primary hold. The row is not stamped: the task
-    /// runs on as it did.
+    /// Changes a task's reservation. The row is not stamped: the task keeps running as it did.
     fn edit_holds(&mut self, task: TaskId, change: impl FnOnce(&mut Task)) {
         self.touch_machines(task);
         self.state.edit_task(task, change);
@@ -140,8 +141,8 @@ impl Context<'_> {
     }
 }
 
-/// What a hold has besides room. Whoever is on its way out there is waited for by who starts there,
-/// which a reservation does not.
+/// The ports and devices of a hold. A task that starts there waits for the tasks that are leaving;
+/// a reservation does not.
 fn new_grant(ports: &[u16], devices: &[crate::device::DeviceGrant]) -> Option<Arc<Grant>> {
     let nothing = ports.is_empty() && devices.is_empty();
     let (ports, devices, waits_for) = (ports.to_vec(), devices.to_vec(), Vec::new());
@@ -163,14 +164,15 @@ mod tests {
     use crate::observed::differences;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::Band;
-    use crate::render;
     use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
     use crate::task::{StopCause, TaskState};
+    use crate::words;
 
     const M1: MachineId = MachineId(0);
     const M2: MachineId = MachineId(1);
 
-    /// Room for a running task on `machine`, with the ports and devices that are free there.
+    /// A reservation for a running task on `machine`, with the ports and devices that are free
+    /// there.
     fn target(cell: &Cell, job: &str, machine: MachineId, alloc: Option<TaskId>) -> Command {
         let (task, row) = (cell.task_id(job, 0), cell.task(job, 0));
         let spec = cell.state.spec_of(row).unwrap();
@@ -264,7 +266,7 @@ mod tests {
             prepare(&mut cell);
             let command = target(&cell, "jfoo", M2, None);
             let verdict = cell.send(command);
-            assert_eq!(render::verdict(&cell.state, &verdict), want);
+            assert_eq!(words::verdict(&cell.state, &verdict), want);
         };
         check(|_| {}, "done");
         let full = |cell: &mut Cell| {
@@ -349,11 +351,11 @@ mod tests {
             vec![crate::command::TaskReport { task, attempt: 1, what: Observed::Started }];
         let command = Command::TaskReports { machine: M2, incarnation: 1, reports };
         let verdict = cell.send(command);
-        let message = render::verdict(&cell.state, &verdict);
-        assert!(message.contains("a report from another machine"), "{message}");
+        let said = words::verdict(&cell.state, &verdict);
+        assert!(said.contains("a report from another machine"), "{said}");
     }
 
-    /// What ends a reservation, and whether the task runs on where it is.
+    /// What ends a reservation, and whether the task keeps running where it is.
     #[test]
     fn a_reservation_ends_with_its_reason() {
         let check = |end: fn(&mut Cell), runs: bool, why: &str| {
@@ -457,7 +459,7 @@ mod tests {
         assert!(is_held(&cell));
     }
 
-    /// `jlow/0` on `m1` gives way there; its room on `m2` comes back with it if the group fails.
+    /// `jlow/0` on `m1` is preempted; its reservation on `m2` is restored if the group fails.
     #[test]
     fn a_victim_gives_up_all_it_holds_and_gets_it_back_when_its_group_is_refused() {
         let mut cell = cell(2, |spec| spec.task.limits = all(60));
@@ -495,8 +497,8 @@ mod tests {
         let place = Assignment { task, attempt: 0, machine: M2, alloc, ports, devices };
         let groups = vec![Group { victims, assignments: vec![place] }];
         let done = cell.ok(Command::CommitPlan(Plan { made_at: 0, groups }));
-        let message = render::verdict(&cell.state, &Ok(done));
-        assert!(message.contains("ubar/jfoo/0 need not give way"), "{message}");
+        let said = words::verdict(&cell.state, &Ok(done));
+        assert!(said.contains("ubar/jfoo/0 need not give way"), "{said}");
         assert!(is_held(&cell));
     }
 

@@ -1,8 +1,8 @@
 //! Admission of jobs (B2, B6, B9, B11, B25).
 //!
-//! Admission is here and nowhere else: rights, quota, the alloc set and the predecessor are looked
-//! at once, when the owner asks. After that a job is the cell's business, and placement never asks
-//! for permission again. Its rows follow its count in `resize.rs`, and go in `ending.rs`.
+//! All admission is here: rights, quota, the alloc set and the dependencies are checked once, when
+//! the owner submits. After that placement never asks for permission again. Task rows follow the
+//! count of the job in `resize.rs`, and are removed in `stop_and_purge.rs`.
 
 use super::Context;
 use crate::admit;
@@ -13,7 +13,7 @@ use crate::job::{Job, JobOutcome, JobState};
 use crate::name::{JobKey, Name};
 use crate::priority::Band;
 use crate::quota::Capability;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Object, Reason, Rejection, Storage};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
 use crate::time::Time;
@@ -39,7 +39,7 @@ impl Context<'_> {
         self.check_not_below_inner(&key, spec)?;
         let predecessors = self.predecessors(&key, spec)?;
         if !self.state.jobs.has_room_for(1) {
-            return Err(Rejection::Full("jobs".into()));
+            return Err(Rejection::Full(Storage::Jobs));
         }
         self.check_room_for_tasks(spec.count as usize)?;
         let job = new_job(user, spec, predecessors.keys().copied().collect(), self.now);
@@ -62,7 +62,7 @@ impl Context<'_> {
         Ok(Done::Version(FIRST_VERSION))
     }
 
-    /// The owner learns of a refusal from the verdict, everybody else from the history.
+    /// The owner sees a rejection in the verdict, everybody else in the history.
     pub(super) fn emit_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
         if let Err(refusal) = verdict {
             let refusal = refusal.redacted().truncated();
@@ -75,18 +75,18 @@ impl Context<'_> {
         self.emit(EventKind::Job { job, change }, reason);
     }
 
-    /// Whether the very same job lives already. Its name is free again once it is dead.
+    /// Whether an identical job is live already. Its name is free again once it is dead.
     fn is_submitted_already(&self, key: &JobKey, spec: &JobSpec) -> Result<bool, Rejection> {
         let old = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         match old.map(|job| (job.state, job)) {
             None | Some((JobState::Dead(_), _)) => Ok(false),
             Some((JobState::Stopping, _)) => Err(Rejection::JobStopping(key.clone())),
             Some((_, job)) if self.is_same_spec(job.user, job.spec(), spec) => Ok(true),
-            Some(_) => Err(Rejection::Exists(format!("job {key} with another spec"))),
+            Some(_) => Err(Rejection::Exists(Object::Job(key.clone()))),
         }
     }
 
-    /// Features that need a capability, where `spec` asks for them anew.
+    /// Checks capabilities for restricted features that `spec` newly uses.
     pub(super) fn check_restricted_features(
         &self,
         old: Option<&JobSpec>,
@@ -102,15 +102,15 @@ impl Context<'_> {
         self.check_rules_for_new_specs(spec)
     }
 
-    /// Rules that jobs from before need not keep.
+    /// Rules that older jobs need not satisfy.
     pub(crate) fn check_rules_for_new_specs(&self, spec: &JobSpec) -> Result<(), Rejection> {
-        // Batch work of any user would otherwise take everybody's notice away.
+        // Otherwise batch jobs of any user could shorten everybody's notice.
         admit::check(spec, admit::may_limit_notice)?;
         admit::check(spec, admit::requests_no_removed_devices)?;
         admit::check(spec, admit::volume_targets_are_valid)
     }
 
-    /// Tasks in an alloc set spend what its owner pays for.
+    /// Tasks in an alloc set use resources that the set's owner pays for.
     fn check_alloc_set_open(&self, user: UserId, spec: &JobSpec) -> Result<(), Rejection> {
         let Some(key) = &spec.alloc_set else { return Ok(()) };
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
@@ -119,20 +119,16 @@ impl Context<'_> {
             self.require_job_access(key)?;
         }
         if set.spec().kind != JobKind::AllocSet {
-            return Err(Rejection::BadField {
-                field: "alloc_set".into(),
-                value: key.to_string(),
-                allowed: "an alloc set; this is a job of tasks".into(),
-            });
+            return Err(Rejection::bad_field("alloc_set", Given::text(key), Allowed::AnAllocSet));
         }
         match set.state {
             JobState::Deferred | JobState::Active => check_not_above_set(spec, key, set),
-            _ => Err(Rejection::WrongState { what: format!("alloc set {key} has been stopped") }),
+            _ => Err(Rejection::WrongState(Conflict::AllocSetStopped(key.clone()))),
         }
     }
 
-    /// The other side of [`check_not_above_set`]: a set, new or changed, may not fall below the jobs that
-    /// live in it, or wait for a set of its name.
+    /// The counterpart of [`check_not_above_set`]: a set, new or changed, may not fall below the
+    /// live jobs inside it, or waiting for a set of its name.
     pub(super) fn check_not_below_inner(
         &self,
         key: &JobKey,
@@ -145,16 +141,16 @@ impl Context<'_> {
         let jobs = self.state.jobs.iter().map(|(_, job)| job).filter(inside);
         let asks = jobs.flat_map(|job| job.specs.values().map(|inner| (inner.priority, &job.name)));
         match asks.max() {
-            Some((most, name)) if most > spec.priority => Err(Rejection::BadField {
-                field: "priority".into(),
-                value: spec.priority.0.to_string(),
-                allowed: format!("{} or more, the priority of job {name} inside it", most.0),
-            }),
+            Some((least, job)) if least > spec.priority => Err(Rejection::bad_field(
+                "priority",
+                Given::text(spec.priority.0),
+                Allowed::PriorityOfInside { least, job: job.clone() },
+            )),
             _ => Ok(()),
         }
     }
 
-    /// A changed job inside an alloc set, looked at as when it was submitted.
+    /// Checks a changed job inside an alloc set as when it was submitted.
     pub(super) fn check_still_not_above_set(&self, spec: &JobSpec) -> Result<(), Rejection> {
         let Some(key) = &spec.alloc_set else { return Ok(()) };
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
@@ -165,7 +161,7 @@ impl Context<'_> {
     }
 
     /// The jobs to wait for, with the outcome of those that have one already. All of them exist
-    /// before the job does and none can be changed to wait for it, so nobody waits in a circle.
+    /// before the job does and none can be changed to wait for it, so there are no cycles.
     fn predecessors(
         &self,
         key: &JobKey,
@@ -174,11 +170,8 @@ impl Context<'_> {
         let mut found = BTreeMap::new();
         for after in &spec.after {
             if after.job == *key {
-                return Err(Rejection::BadField {
-                    field: "after.job".into(),
-                    value: key.to_string(),
-                    allowed: "another job".into(),
-                });
+                let value = Given::text(key);
+                return Err(Rejection::bad_field("after.job", value, Allowed::AnotherJob));
             }
             let id = self.state.job_named(&after.job);
             let row = id.and_then(|id| Some((id, self.state.jobs.get(id)?)));
@@ -194,14 +187,15 @@ impl Context<'_> {
 
     pub(super) fn check_room_for_tasks(&self, more: usize) -> Result<(), Rejection> {
         let new_rows = more.saturating_sub(self.state.vacant_tasks.len());
-        match self.state.tasks.has_room_for(new_rows) {
-            true => Ok(()),
-            false => Err(Rejection::Full("tasks".into())),
+        if self.state.tasks.has_room_for(new_rows) {
+            Ok(())
+        } else {
+            Err(Rejection::Full(Storage::Tasks))
         }
     }
 
-    /// Refuses what would charge more than granted. Where the charge does not rise nothing is
-    /// admitted, so a user in excess can still shrink.
+    /// Rejects a charge beyond the grant. If the charge does not rise nothing is admitted, so a
+    /// user in excess can still shrink.
     pub(super) fn check_quota(&self, before: Option<&Job>, after: &Job) -> Result<(), Rejection> {
         let (tasks, least) = (&self.state.tasks, self.state.bounds.least_charge);
         let had = before.map(|job| job.charges(tasks, least)).unwrap_or_default();
@@ -223,13 +217,13 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// A job somebody names in order to change it: found and alive.
+    /// A job named in order to change it: found and live.
     pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
         let (id, job) = self.owned_job(key)?;
         match job.state {
             JobState::Deferred | JobState::Active => Ok((id, job)),
             JobState::Stopping => Err(Rejection::JobStopping(key.clone())),
-            JobState::Dead(_) => Err(Rejection::WrongState { what: format!("job {key} is dead") }),
+            JobState::Dead(_) => Err(Rejection::WrongState(Conflict::JobDead(key.clone()))),
         }
     }
 
@@ -240,7 +234,7 @@ impl Context<'_> {
         found.ok_or_else(|| Rejection::NoSuchJob(key.clone()))
     }
 
-    /// Compare-and-swap: the version the client saw must be the one it changes.
+    /// Compare-and-swap: rejected unless the client saw the present version.
     pub(super) fn check_expected_version(
         &self,
         key: &JobKey,
@@ -249,7 +243,7 @@ impl Context<'_> {
     ) -> Result<(), Rejection> {
         match expect {
             Some(expected) if expected != job.version => {
-                let (object, found) = (format!("job {key}"), job.version);
+                let (object, found) = (Object::Job(key.clone()), job.version);
                 Err(Rejection::StaleVersion { object, expected, found })
             }
             _ => Ok(()),
@@ -257,27 +251,27 @@ impl Context<'_> {
     }
 }
 
-/// Tasks in an alloc set stand and fall with their alloc, and its owner pays in the set's band: a
-/// priority above the set's would be neither kept nor paid for. Every version the set may run at
-/// counts, so that undoing an update never breaks this.
+/// Tasks in an alloc set are evicted with their alloc, and its owner pays in the set's band: a
+/// priority above the set's would be neither honoured nor paid for. Every version the set may run
+/// at counts, so that undoing an update never breaks this.
 fn check_not_above_set(spec: &JobSpec, key: &JobKey, set: &Job) -> Result<(), Rejection> {
     let most = set.specs.values().map(|version| version.priority).min();
     match most {
-        Some(most) if spec.priority > most => Err(Rejection::BadField {
-            field: "priority".into(),
-            value: spec.priority.0.to_string(),
-            allowed: format!("at most {}, the priority of alloc set {key}", most.0),
-        }),
+        Some(most) if spec.priority > most => Err(Rejection::bad_field(
+            "priority",
+            Given::text(spec.priority.0),
+            Allowed::PriorityOfSet { most, set: key.clone() },
+        )),
         _ => Ok(()),
     }
 }
 
-/// Version of a job nobody has changed.
+/// Version of a job that was never updated.
 const FIRST_VERSION: u32 = 1;
 
 pub(super) fn next_version(job: &Job) -> Result<u32, Rejection> {
     let next = job.last_version.checked_add(1);
-    next.ok_or_else(|| Rejection::Full(format!("versions of job {}", job.name)))
+    next.ok_or_else(|| Rejection::Full(Storage::VersionsOf(job.name.clone())))
 }
 
 fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) -> Job {
@@ -307,11 +301,11 @@ mod tests {
     use crate::name::Token;
     use crate::priority::{Band, Priority};
     use crate::quota::Capability;
-    use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
     use crate::task::{ExitClass, TaskOutcome, TaskState};
     use crate::time::{Span, Time};
+    use crate::words;
     use TaskState::{Dead, Deferred, Pending};
 
     fn submit(spec: JobSpec) -> Command {
@@ -370,7 +364,7 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 3, 100));
         let verdict = cell.send_as("ubar", submit(spec));
-        assert_eq!(render::verdict(&cell.state, &verdict), want);
+        assert_eq!(words::verdict(&cell.state, &verdict), want);
         if verdict.is_err() {
             assert!(
                 cell.event_lines.len() == 1 && cell.event_lines[0].contains(" rejected: "),
@@ -453,15 +447,12 @@ mod tests {
         assert_eq!(cell.states("jfoo"), [Pending, Pending]);
     }
 
-    /// What becomes of a job that waits for `jfoo`, by how `jfoo` ends.
+    /// Outcomes of a job that waits for `jfoo`, by how `jfoo` ends.
     fn check_after(require_success: bool, fails: bool, before: bool, want: TaskState) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");
-        let end = match fails {
-            true => Observed::Failed(ExitClass::Code(1)),
-            false => Observed::Finished,
-        };
+        let end = if fails { Observed::Failed(ExitClass::Code(1)) } else { Observed::Finished };
         let after = vec![JobDependency { job: key("ubar/jfoo"), require_success }];
         let next = with(2, 100, |s| s.after = after);
         if before {
@@ -520,7 +511,8 @@ mod tests {
         cell.submit(&with(1, 100, |s| s.after = vec![on("ubar/left"), on("ubar/right")]));
         cell.report("left", 0, Observed::Failed(ExitClass::Code(1)));
         assert_eq!(cell.states("jnew"), [Dead(TaskOutcome::DependencyFailed)]);
-        // Nothing stirs when the other ends, and whoever asks too late learns it at once.
+        // The end of the other job changes nothing then, and a later submission is rejected at
+        // once.
         let mut late = with(1, 100, |s| s.after = vec![on("ubar/right"), on("ubar/left")]);
         late.name = name("late");
         cell.submit(&late);

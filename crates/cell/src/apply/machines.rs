@@ -1,10 +1,10 @@
-//! Machines come, change, go silent and leave (B1, B24). What an operator decides needs the right
-//! to manage machines; what an agent saw it says itself.
+//! Machines are added, changed, lost and removed (B1, B24). Commands of operators need the right to
+//! manage machines; an agent reports for its own machine.
 //!
-//! A lost machine takes its tasks with it: they go back to pending at once. Waiting for the machine
-//! to return was rejected: nobody knows whether it will, and a returning agent is told to kill what
+//! When a machine is lost its tasks go back to pending at once. Waiting for the machine to return
+//! was rejected: nobody knows whether it will, and the orders of a returning agent are to kill what
 //! has been placed elsewhere. Only tasks of `at_most_one` jobs wait, until their lease has surely
-//! run out on a machine that can no longer be asked.
+//! run out on a machine that can no longer be reached.
 
 use super::Context;
 use crate::admit;
@@ -16,7 +16,7 @@ use crate::machine::{
     MAX_CELL_CAPACITY, MAX_MACHINES, MAX_PACKAGES, Machine, MachineSpec, MachineStatus,
 };
 use crate::name::Name;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Given, Object, Reason, Rejection, Storage};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
 use crate::state::State;
@@ -28,15 +28,16 @@ use std::collections::BTreeSet;
 /// between the machine's clock and log time.
 pub const LEASE_MARGIN: Span = Span::seconds(5);
 
-/// What is on a machine that is up ends at once when it is removed, without notice and within no
-/// job's budget. Whoever means that says so.
+/// Tasks on a machine that is up end at once when it is removed, without notice and disregarding
+/// disruption budgets. This must be requested explicitly.
 fn check_no_tasks(state: &State, name: &Name) -> Result<(), Rejection> {
     let Some(machine) = state.machine_named(name) else { return Ok(()) };
     let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
     let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
-    match is_up && tasks > 0 {
-        true => Err(Rejection::HoldsTasks { machine: name.clone(), tasks: tasks as u32 }),
-        false => Ok(()),
+    if is_up && tasks > 0 {
+        Err(Rejection::HoldsTasks { machine: name.clone(), tasks: tasks as u32 })
+    } else {
+        Ok(())
     }
 }
 
@@ -46,13 +47,14 @@ impl Context<'_> {
         admit::check_machine(spec)?;
         if let Some(old) = self.state.machine_named(&spec.name) {
             let same = self.state.machines.get(old).is_some_and(|m| m.spec == *spec);
-            return match same {
-                true => Ok(Done::Unchanged),
-                false => Err(Rejection::Exists(format!("machine {}", spec.name))),
+            return if same {
+                Ok(Done::Unchanged)
+            } else {
+                Err(Rejection::Exists(Object::Machine(spec.name.clone())))
             };
         }
         if self.state.machines.slots() >= MAX_MACHINES {
-            return Err(Rejection::Full("machines".into()));
+            return Err(Rejection::Full(Storage::Machines));
         }
         self.check_cell_capacity(Resources::ZERO, spec.capacity)?;
         let machine = self.state.insert_machine(Machine {
@@ -75,14 +77,15 @@ impl Context<'_> {
     /// Whether the sum over the cell stays exact when one machine's capacity changes.
     fn check_cell_capacity(&self, old: Resources, new: Resources) -> Result<(), Rejection> {
         let total = self.state.capacity.minus(old).plus(new).to_array();
-        match total.iter().all(|amount| *amount <= MAX_CELL_CAPACITY) {
-            true => Ok(()),
-            false => Err(Rejection::Full("capacity: at most 2^62 of each resource".into())),
+        if total.iter().all(|amount| *amount <= MAX_CELL_CAPACITY) {
+            Ok(())
+        } else {
+            Err(Rejection::Full(Storage::Capacity))
         }
     }
 
-    /// A machine that shrinks below what is held on it, or has a device replaced by one its holder
-    /// did not ask for, is not refused: the world is as it is. The excess is flagged when the
+    /// An update that shrinks a machine below what is held on it, or replaces a device by one its
+    /// holder did not ask for, is not rejected: it describes a fact. The excess is flagged when the
     /// command settles.
     pub(super) fn update_machine(&mut self, spec: &MachineSpec, expect: Option<u32>) -> Verdict {
         admit::check_machine(spec)?;
@@ -90,7 +93,7 @@ impl Context<'_> {
         if row.spec == *spec {
             return Ok(Done::Unchanged);
         }
-        Self::check_expected(|| format!("machine {}", spec.name), row.generation, expect)?;
+        Self::check_expected(|| Object::Machine(spec.name.clone()), row.generation, expect)?;
         let old = row.spec.capacity;
         self.check_cell_capacity(old, spec.capacity)?;
         self.state.edit_machine(machine, |m| {
@@ -102,11 +105,11 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Prod quota sold may exceed what is left of the cell: that is for the operator to settle, no
-    /// reason to keep a machine that is gone. Its agent is not listened to any more.
+    /// After the removal the prod quota sold may exceed the cell: the operator has to settle that;
+    /// it is no reason to keep a machine that is gone. Its agent is revoked.
     pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         let (machine, row) = self.machine_by_name(name)?;
-        Self::check_expected(|| format!("machine {name}"), row.generation, expect)?;
+        Self::check_expected(|| Object::Machine(name.clone()), row.generation, expect)?;
         self.lose_tasks(machine, &Reason::MachineRemoved);
         self.state.remove_machine(machine);
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);
@@ -114,13 +117,14 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// As [`Context::remove_machine`], for whoever looked and saw nothing on it.
+    /// As [`Context::remove_machine`], but rejected if the machine has tasks.
     pub(super) fn remove_empty_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         check_no_tasks(self.state, name)?;
         self.remove_machine(name, expect)
     }
 
-    /// An agent is heard. A higher incarnation is a new life: what the earlier one ran is lost.
+    /// An agent is connected. A higher incarnation means a restart: tasks of the earlier one are
+    /// lost.
     pub(super) fn machine_up(&mut self, machine: MachineId, incarnation: u64) -> Verdict {
         let row = self.machine_row(machine)?;
         let (found, up) = (row.incarnation, row.status == MachineStatus::Up);
@@ -166,11 +170,9 @@ impl Context<'_> {
         packages: &BTreeSet<PackageRef>,
     ) -> Verdict {
         if packages.len() > MAX_PACKAGES {
-            return Err(Rejection::BadField {
-                field: "packages".into(),
-                value: format!("{} packages", packages.len()),
-                allowed: format!("at most {MAX_PACKAGES}"),
-            });
+            let (value, allowed) =
+                (Given::entries(packages.len()), Allowed::AtMost(MAX_PACKAGES as u64));
+            return Err(Rejection::bad_field("packages", value, allowed));
         }
         if self.machine_row(machine)?.packages == *packages {
             return Ok(Done::Unchanged);
@@ -191,7 +193,7 @@ impl Context<'_> {
 
     pub(crate) fn machine_row(&self, machine: MachineId) -> Result<&Machine, Rejection> {
         let row = self.state.machines.get(machine);
-        row.ok_or_else(|| Rejection::NoSuchRow(format!("machine {}", machine.0)))
+        row.ok_or_else(|| Rejection::NoSuchRow(machine.into()))
     }
 
     pub(super) fn machine_by_name(&self, name: &Name) -> Result<(MachineId, &Machine), Rejection> {
@@ -200,8 +202,8 @@ impl Context<'_> {
         found.ok_or_else(|| Rejection::NoSuchMachine(name.clone()))
     }
 
-    /// Everything on the machine is lost. Inner tasks first: an alloc that leaves would report
-    /// those still inside as moved, and forget that their leases must run out.
+    /// All tasks on the machine are lost. Inner tasks first: an alloc that leaves would report
+    /// those still inside as moved, and their leases would be disregarded.
     fn lose_tasks(&mut self, machine: MachineId, reason: &Reason) {
         self.release_reserved_on(machine, reason);
         let Some(load) = self.state.machine_load(machine) else { return };
@@ -213,7 +215,7 @@ impl Context<'_> {
         }
     }
 
-    /// A task that was told to die is dead; any other, stopping or not, goes back to pending.
+    /// A task that was killed is dead; any other, stopping or not, goes back to pending.
     pub(super) fn lose_task(&mut self, id: TaskId, machine: MachineId, reason: &Reason) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let lease = self.state.spec_of(&task).and_then(|spec| spec.at_most_one);
@@ -221,7 +223,7 @@ impl Context<'_> {
             Some(lease) => self.now.plus(lease).plus(LEASE_MARGIN),
             None => Time::ZERO,
         };
-        // On the row even if it dies here: whoever takes its place later has to wait as long.
+        // On the row even if it dies here: a job that reuses its name has to wait as long.
         self.set_task(id, |t| t.not_before = not_before);
         self.record_end(id, machine, reason.clone());
         if task.state == TaskState::Stopping(StopCause::Killed) {
@@ -247,10 +249,10 @@ mod tests {
     use crate::machine::{MachineSpec, MachineStatus};
     use crate::name::Token;
     use crate::reason::Rejection;
-    use crate::render;
     use crate::spec::{JobKind, RetainDisk};
     use crate::task::{TaskOutcome, TaskState};
     use crate::time::{Span, Time};
+    use crate::words;
     use std::collections::BTreeSet;
 
     const M1: MachineId = MachineId(0);
@@ -259,7 +261,7 @@ mod tests {
     fn check(command: Command, want: &str) {
         let mut cell = Cell::with_machines(1);
         let verdict = cell.send(command);
-        assert_eq!(render::verdict(&cell.state, &verdict), want);
+        assert_eq!(words::verdict(&cell.state, &verdict), want);
     }
 
     fn up(incarnation: u64) -> Command {
@@ -347,7 +349,7 @@ mod tests {
         let mut cell = Cell::with_machines(2);
         cell.submit(&job("jfoo", 2, 100));
         let remove = || Command::RemoveEmptyMachine { name: name("m1"), expect: None };
-        // Placed after somebody looked.
+        // Placed after the check for tasks.
         cell.run("jfoo", 0, "m1");
         let held = "machine m1 is up with 1 task on it, which would end at once";
         assert_eq!(cell.rejection_text(remove()), held);
@@ -355,7 +357,7 @@ mod tests {
         assert!(cell.rejection_text(remove()).contains("m1 is up with 2 tasks on it"));
         assert!(matches!(cell.send_as("ubar", remove()), Err(Rejection::NotAllowed { .. })));
         assert!(cell.states("jfoo").iter().all(|state| state.holds_resources()));
-        // What is down holds nothing any more; what is not there is said.
+        // A machine that is down holds nothing any more; a missing one is reported as missing.
         cell.ok(Command::MachineDown { machine: M1 });
         assert_eq!(cell.ok(remove()), Done::Applied);
         assert_eq!(cell.rejection_text(remove()), "there is no machine m1");

@@ -1,8 +1,8 @@
-//! `apply`: one entry of the log against the state, a verdict for each command, events for what
-//! changed.
+//! `apply`, the transition function of the state machine: applies one log entry to the state and
+//! returns a verdict for each command and events for what changed.
 //!
-//! Total: every handler first decides, reading only, and then writes what can no longer fail; the
-//! one exception, a plan group, keeps the rows it overwrote and puts them back. So a refused
+//! Total: every handler first decides, reading only, and then makes changes that cannot fail; the
+//! one exception, a plan group, saves the rows it overwrites and restores them. So a rejected
 //! command leaves no trace, and nothing panics on what a client sent.
 
 mod apply_job;
@@ -40,7 +40,7 @@ use crate::event::{Event, EventKind};
 use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Object, Reason, Rejection};
 use crate::replay_windows::{self, RecordedAnswer, WindowLookup};
 use crate::state::State;
 use crate::time::Time;
@@ -49,14 +49,14 @@ use crate::time::Time;
 pub(crate) struct Context<'a> {
     pub state: &'a mut State,
     pub events: &'a mut Vec<Event>,
-    /// With whose rights.
+    /// The actor whose rights apply.
     pub by: &'a Actor,
-    /// Who sent it, which differs where a controller acts in a user's name.
+    /// The sender, which differs when a controller acts in a user's name.
     pub sender: &'a Actor,
     pub now: Time,
-    /// Machines whose sums or capacity changed: looked at once more when the command is done.
+    /// Machines whose sums or capacity changed, to be settled when the command is done.
     pub touched: Vec<MachineId>,
-    /// Jobs of which a task died.
+    /// Jobs with a task that died.
     pub maybe_ended: Vec<JobId>,
     /// Quotas whose charge or grant changed.
     pub charged: Vec<(UserId, Band)>,
@@ -111,7 +111,7 @@ impl State {
         let allowed = context.authorize(&request.command);
         let verdict = allowed.and_then(|()| context.dispatch(&request.command));
         context.settle();
-        // It is kept with the answer, and may quote what was sent.
+        // It is stored with the answer, and may quote what was sent.
         verdict.map_err(Rejection::truncated)
     }
 }
@@ -211,10 +211,10 @@ impl Context<'_> {
         verdict
     }
 
-    /// Compare-and-swap: the version the client saw must be the one it changes. Asked only once it
-    /// is known that something would change: who asks for what is so already is not refused.
+    /// Compare-and-swap: rejected unless the client saw the present version. Checked only once it
+    /// is known that something would change: a request for the present state is not rejected.
     pub(crate) fn check_expected(
-        object: impl FnOnce() -> String,
+        object: impl FnOnce() -> Object,
         found: u32,
         expect: Option<u32>,
     ) -> Result<(), Rejection> {
@@ -238,11 +238,12 @@ impl Context<'_> {
         attempt: u32,
     ) -> Result<crate::task::Task, Rejection> {
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(task.into()));
         };
-        match row.attempt == attempt {
-            true => Ok(row.clone()),
-            false => Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt }),
+        if row.attempt == attempt {
+            Ok(row.clone())
+        } else {
+            Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt })
         }
     }
 }
@@ -257,8 +258,8 @@ mod tests {
 
     type Asking = fn(Option<u32>) -> Command;
 
-    /// Refused with a version that is not the present one, done with the one that is, and then, if
-    /// it can be asked for again, nothing to do whatever version the client saw.
+    /// Rejected with a version that is not the present one, done with the present one, and then, if
+    /// it can be repeated, unchanged whatever version the client saw.
     fn check(ask: Asking, present: u32, again: bool) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));

@@ -1,11 +1,11 @@
-//! Plans (B28, B32): the scheduler worked on a copy, so every group is checked again against the
-//! state it meets, and is taken whole or not at all.
+//! Plans (B28, B32): the scheduler worked on a snapshot, so every group is checked again against
+//! the present state, and is applied as a whole or not at all.
 //!
-//! A group of one task without victims, nearly all there are, decides reading only and then writes
-//! one row. Any other group is tried out: victims leave, tasks are put in their places one after
-//! the other, each checked against what the ones before it left; on a refusal the rows it overwrote
-//! are put back. Working on a copy of the state was rejected: a group would pay for the state's
-//! size, not for its own.
+//! A group of one task without victims, the usual case, decides reading only and then writes one
+//! row. Any other group is tried: victims leave, tasks are placed one after the other, each checked
+//! against the result of the ones before it; on a rejection the overwritten rows are restored (undo
+//! log). Working on a copy of the state was rejected: a group would pay for the state's size, not
+//! for its own.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -20,7 +20,7 @@ use crate::machine::{Machine, RetainedDisk};
 use crate::named::UNBOUNDED;
 use crate::plan::{Assignment, Group, Plan, Victim};
 use crate::priority::Priority;
-use crate::reason::{InfeasibleReason, Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, InfeasibleReason, Reason, Rejection, TaskAction};
 use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::state::State;
@@ -45,11 +45,9 @@ impl Context<'_> {
 
     fn commit_group(&mut self, group: &Group) -> Result<(), Rejection> {
         match (&group.victims[..], &group.assignments[..]) {
-            (_, []) => Err(Rejection::BadField {
-                field: "group.assignments".into(),
-                value: "none".into(),
-                allowed: "one or more".into(),
-            }),
+            (_, []) => {
+                Err(Rejection::bad_field("group.assignments", Given::Nothing, Allowed::AtLeast(1)))
+            }
             ([], [only]) => {
                 self.check_assignment(only)?;
                 self.check_gang(only.task, 1)?;
@@ -101,11 +99,11 @@ impl Context<'_> {
         for (id, retained) in journal.retained.into_iter().rev() {
             self.state.edit_machine(id, |machine| machine.retained = retained);
         }
-        // Machines noted as touched stay noted: looking at them once more changes nothing.
+        // Machines recorded as touched stay so: settling them once more changes nothing.
         self.events.truncate(journal.events);
     }
 
-    /// Everything that must hold for one task to be put where the plan says.
+    /// Everything that must hold for one task to be placed as the plan says.
     fn check_assignment(&self, assignment: &Assignment) -> Result<(), Rejection> {
         let Assignment { task, machine, alloc, .. } = *assignment;
         let Some(candidate) = Candidate::of(self.state, task) else {
@@ -114,7 +112,7 @@ impl Context<'_> {
         let row = candidate.task;
         check_attempt(task, row, assignment.attempt)?;
         if row.state != TaskState::Pending {
-            let action = "placement: only pending tasks are placed".into();
+            let action = TaskAction::Placement;
             return Err(Rejection::WrongTaskState { task, state: row.state, action });
         }
         if row.not_before > self.now {
@@ -122,7 +120,7 @@ impl Context<'_> {
         }
         let state = self.state.jobs.get(row.job).map(|job| job.state);
         if state != Some(JobState::Active) {
-            return Err(Rejection::WrongState { what: format!("the job is {state:?}") });
+            return Err(Rejection::WrongState(Conflict::JobNotActive(state)));
         }
         if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, machine, alloc) {
             return Err(Rejection::DoesNotFit { task, machine, misfit });
@@ -147,39 +145,31 @@ impl Context<'_> {
                     let misfit = InfeasibleReason::StaticPort { port, holder: Some(holder) };
                     Rejection::DoesNotFit { task, machine, misfit }
                 }
-                None => Rejection::BadField {
-                    field: "assignment.ports".into(),
-                    value: format!("{ports:?}"),
-                    allowed: format!(
-                        "{:?}, then {} different ports of {} to {}",
-                        spec.task.static_ports,
-                        spec.task.ports,
-                        row.spec.ports.first,
-                        row.spec.ports.last
-                    ),
-                },
+                None => {
+                    let (fixed, more) = (spec.task.static_ports.clone(), spec.task.ports);
+                    let allowed = Allowed::PortsGranted { fixed, more, range: row.spec.ports };
+                    let value = Given::Text(format!("{ports:?}"));
+                    Rejection::bad_field("assignment.ports", value, allowed)
+                }
             });
         }
         let requests = &spec.task.devices;
-        let granted = match requests.is_empty() {
-            true => devices.is_empty(),
-            false => fit::devices_granted(&row.spec.devices, load, requests, devices),
+        let granted = if requests.is_empty() {
+            devices.is_empty()
+        } else {
+            fit::devices_granted(&row.spec.devices, load, requests, devices)
         };
-        match granted {
-            true => Ok(()),
-            false => Err(Rejection::BadField {
-                field: "assignment.devices".into(),
-                value: format!("{devices:?}"),
-                allowed: "in the order of the requests, for each as many different devices of its \
-                          kind and model as it counts, with its shares, free on the machine"
-                    .into(),
-            }),
+        if granted {
+            Ok(())
+        } else {
+            let value = Given::Text(format!("{devices:?}"));
+            Err(Rejection::bad_field("assignment.devices", value, Allowed::DevicesGranted))
         }
     }
 
-    /// Those who are leaving a place, a group's victims or others: any of them may still be using
-    /// what is given to a task that is put there, or that grows there. What is put into an alloc
-    /// waits also for those the alloc itself waits for.
+    /// Tasks that are leaving a place, a group's victims or others: any of them may still be using
+    /// what is given to a task that is placed there, or that grows there. A task that is placed in
+    /// an alloc waits also for those the alloc itself waits for.
     pub(super) fn leaving(
         &self,
         machine: MachineId,
@@ -231,8 +221,8 @@ impl Context<'_> {
         placed.into_values().try_for_each(|(task, count)| self.check_gang(task, count))
     }
 
-    /// A gang is placed when no live task of it is left without a place: those on their way out
-    /// count as missing, so the rest waits for them instead of holding room for a partial gang.
+    /// A gang is placed when all live tasks of it are placed: stopping ones count as missing, so
+    /// the rest waits for them instead of holding room for a partial gang.
     fn check_gang(&self, task: TaskId, placed: u32) -> Result<(), Rejection> {
         let row = self.state.tasks.get(task);
         let Some(job) = row.and_then(|row| self.state.jobs.get(row.job)) else {
@@ -246,13 +236,11 @@ impl Context<'_> {
             state.is_some_and(|state| !state.is_dead() && !state.holds_resources())
         };
         let needed = job.tasks.iter().filter(missing).count() as u32;
-        match placed < needed {
-            true => Err(Rejection::PartialGang { placed, needed }),
-            false => Ok(()),
-        }
+        if placed < needed { Err(Rejection::PartialGang { placed, needed }) } else { Ok(()) }
     }
 
-    /// Stops a victim, if those who take its room may; returns where and what it was.
+    /// Stops a victim, if the tasks that take its room may preempt it; returns its former place and
+    /// row.
     fn preempt(
         &mut self,
         victim: &Victim,
@@ -263,7 +251,7 @@ impl Context<'_> {
         let row = self.task_at_attempt(id, victim.attempt)?;
         let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine())
         else {
-            let action = "preemption: only assigned and running tasks give way".into();
+            let action = TaskAction::Preemption;
             return Err(Rejection::WrongTaskState { task: id, state: row.state, action });
         };
         let Some(priority) = self.state.spec_of(&row).map(|spec| spec.priority) else {
@@ -291,14 +279,14 @@ impl Context<'_> {
         Ok(gone)
     }
 
-    /// Whether so many more tasks would be more than the machine may hold.
+    /// Whether this many more tasks would be more than the machine may hold.
     fn exceeds_machine_tasks(&self, machine: MachineId, more: u64) -> bool {
         let held = self.state.machine_load(machine).map_or(0, MachineLoad::holder_count);
         held.saturating_add(more) > self.state.bounds.machine_tasks
     }
 
-    /// The shortest notice that those who take the victim's room are ready to wait for (B8). Work
-    /// that is not prod can wait: it shortens nobody's.
+    /// The shortest notice that the preemptors accept for the victim (B8). Non-prod preemptors
+    /// shorten no notice.
     fn notice_limit(&self, victim: &PreemptedTask, arriving: &[&Assignment]) -> Option<Span> {
         let takers = arriving.iter().filter(|a| victim.is_replaced_by(a));
         let may_bound = |spec: &JobSpec| spec.priority.is_prod();
@@ -309,7 +297,7 @@ impl Context<'_> {
         bounds.min()
     }
 
-    /// An alloc is gone when all inside it are, so what bounds its notice bounds theirs.
+    /// An alloc is gone when all tasks inside it are, so a bound on its notice bounds theirs.
     fn limit_notice(&mut self, id: TaskId, most: Option<Span>) {
         let inner = self.state.alloc_load(id).map_or_else(Vec::new, |load| load.tasks.clone());
         for task in inner.into_iter().chain([id]) {
@@ -330,8 +318,9 @@ impl Context<'_> {
         ports
     }
 
-    /// Of those who take the victim's room, one of its ports or its number, the one with the lowest
-    /// priority: a strong task must not clear the way for a weak one of its group.
+    /// Of the tasks that take the victim's room, one of its ports or its task slot, the one with
+    /// the lowest priority: a high-priority task must not clear the way for a low-priority one of
+    /// its group.
     fn weakest_preemptor(
         &self,
         victim: &PreemptedTask,
@@ -345,9 +334,8 @@ impl Context<'_> {
         arriving.iter().filter(takes).filter_map(priority).min_by_key(|(priority, _)| *priority)
     }
 
-    /// Whether the group would not have fitted on the machine of this hold had the victim kept it.
-    /// Only what the arrivals ask for counts: an excess that was there before is no reason to
-    /// preempt.
+    /// Whether the group would not have fitted on the machine of this hold if the victim had
+    /// stayed. Only what the arrivals ask for counts: an earlier excess is no reason to preempt.
     fn blocks_group(
         &self,
         id: TaskId,
@@ -389,12 +377,12 @@ impl Context<'_> {
     }
 }
 
-/// Rows a group overwrote, in the order it did.
+/// Undo log: the rows a group overwrote, in order.
 #[derive(Default)]
 struct UndoLog {
     tasks: Vec<(TaskId, Task)>,
     retained: Vec<(MachineId, Vec<RetainedDisk>)>,
-    /// How many events there were before.
+    /// Number of events before the group.
     events: usize,
 }
 
@@ -403,8 +391,8 @@ impl UndoLog {
         self.tasks.extend(state.tasks().get(id).map(|row| (id, row.clone())));
     }
 
-    /// A victim takes the tasks inside it along, gives up what others hold there, and may leave
-    /// retained disk behind.
+    /// A victim takes the tasks inside it along, releases reservations of others there, and may
+    /// leave retained disk behind.
     fn save_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
         self.save_task(state, id);
         if let Some(load) = state.alloc_load(id) {
@@ -417,27 +405,28 @@ impl UndoLog {
 }
 
 fn no_such_task(task: TaskId) -> Rejection {
-    Rejection::NoSuchRow(format!("task {}", task.0))
+    Rejection::NoSuchRow(task.into())
 }
 
 fn no_such_machine(machine: MachineId) -> Rejection {
-    Rejection::NoSuchRow(format!("machine {}", machine.0))
+    Rejection::NoSuchRow(machine.into())
 }
 
 fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Rejection> {
-    match row.attempt == expected {
-        true => Ok(()),
-        false => Err(Rejection::StaleAttempt { task, expected, found: row.attempt }),
+    if row.attempt == expected {
+        Ok(())
+    } else {
+        Err(Rejection::StaleAttempt { task, expected, found: row.attempt })
     }
 }
 
-/// A victim as it was.
+/// A victim as it was before the group.
 struct PreemptedTask {
     row: Task,
     ports: Vec<u16>,
     /// Tasks inside it that leave with it.
     inner: u64,
-    /// The machine could not hold the arrivals beside all who were there, whatever they ask for.
+    /// The machine could not hold that many tasks with the victim, whatever they ask for.
     exceeds_task_limit: bool,
 }
 
@@ -464,7 +453,7 @@ fn retained_disk_of(row: &Machine, id: TaskId, victim: &Task) -> Resources {
     Resources { disk, ..Resources::ZERO }
 }
 
-/// Whether `sum` exceeds `capacity` in a dimension of which something is asked.
+/// Whether `sum` exceeds `capacity` in a dimension that was requested.
 fn exceeds_where_requested(requested: Resources, sum: Resources, capacity: Resources) -> bool {
     let triples = requested.to_array().into_iter().zip(sum.to_array()).zip(capacity.to_array());
     triples.into_iter().any(|((asked, sum), capacity)| asked > 0 && sum > capacity)
@@ -508,10 +497,10 @@ mod tests {
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::Band;
-    use crate::render;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
+    use crate::words;
 
     const STOPPING: TaskState = TaskState::Stopping(StopCause::Preempted);
 
@@ -545,7 +534,7 @@ mod tests {
     fn commit(cell: &mut Cell, groups: Vec<Group>) -> String {
         let command = Command::CommitPlan(Plan { made_at: 0, groups });
         let verdict = cell.send(command);
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     /// Two machines full of best effort (50 each: `jlow/0`, `jlow/1`) and batch (50 each:
@@ -605,7 +594,7 @@ mod tests {
         check(&["jlow/0"], &["jtop/0@m2"], "need not give way");
         check(&["jlow/0", "jmid/0"], &["jtop/0@m1"], "need not give way");
         check(&["jmid/0"], &["jpal/0@m1"], "priority 100 may not preempt priority 100");
-        // A strong task must not clear the way for a weak one beside it.
+        // A high-priority task must not clear the way for a low-priority one beside it.
         let cleared = &["jtop/0@m1", "jpal/0@m1"];
         check(&["jlow/0", "jmid/0"], cleared, "priority 100 may not preempt priority 100");
         check(&["jlow/0", "jlow/0"], &["jtop/0@m1"], "only assigned and running tasks give way");
@@ -636,7 +625,8 @@ mod tests {
         assert_eq!(cell.states("jtop"), [TaskState::Assigned, TaskState::Pending]);
     }
 
-    /// Disk a victim leaves behind is charged at once, and gone again when the group is refused.
+    /// Disk that a victim leaves behind is charged at once, and released when the group is
+    /// rejected.
     #[test]
     fn retained_disk_of_a_victim_comes_and_goes_with_the_group() {
         let retains = |low: &mut JobSpec| {
@@ -657,7 +647,7 @@ mod tests {
         assert_eq!((load.reserved.disk, load.reserved.cpu), (100, 80));
     }
 
-    /// `m1` lends `/srv` for reading and `m2` nothing; both tasks of `jfoo` borrow.
+    /// `m1` offers `/srv` read-only and `m2` nothing; both tasks of `jfoo` need it.
     #[test]
     fn a_task_that_borrows_goes_only_where_its_volume_is_lent() {
         let borrows = |writable| {
@@ -680,7 +670,7 @@ mod tests {
         let message = place(&mut cell, "jfoo/0@m2");
         assert!(message.contains("the machine does not lend volume /srv/data"), "{message}");
         assert_eq!(place(&mut cell, "jfoo/0@m1"), "done");
-        // A plan that was made before the operator took the folder back comes too late.
+        // A plan that was made before the operator removed the volume is too late.
         cell.ok(Command::UpdateMachine { spec: machine("m1", 100), expect: None });
         let message = place(&mut cell, "jfoo/1@m1");
         assert!(message.contains("the machine does not lend volume /srv/data"), "{message}");
@@ -741,7 +731,7 @@ mod tests {
         check_single(|_, a| a.alloc = Some(crate::id::TaskId(99)), "alloc");
     }
 
-    /// What a task with one fixed and one free port and two devices may be handed.
+    /// Grants for a task with one static and one chosen port and two devices.
     fn check_choices(ports: &[u16], devices: &[(u8, u16)], want: &str) {
         let mut cell = Cell::with_machines(0);
         let token = |text| Token::new(text).unwrap();
@@ -799,7 +789,7 @@ mod tests {
         assert_eq!(commit(&mut cell, vec![clash]), "done");
     }
 
-    /// Tasks that ask for nothing fill a machine all the same, and give way like others.
+    /// Tasks that ask for nothing still fill a machine, and are preempted like others.
     #[test]
     fn a_machine_holds_as_many_tasks_as_it_may_whatever_they_ask_for() {
         let mut cell = Cell::with_machines(2);
@@ -821,20 +811,20 @@ mod tests {
         let message = place(&mut cell, &[], &["jnil/3@m2", "jnil/4@m2", "jnil/5@m2", "jnil/6@m2"]);
         assert!(message.contains(full), "{message}");
         assert_eq!(cell.task("jnil", 3).state, TaskState::Pending, "nothing of the group");
-        // Whoever may preempt takes the place of one, not of more than it needs.
+        // A preemptor takes the place of one task, and evicts no more than it needs.
         let message = place(&mut cell, &["jnil/0", "jnil/1"], &["jtop/0@m1"]);
         assert!(message.contains("need not give way"), "{message}");
         let message = place(&mut cell, &["jnil/0"], &["jnil/3@m1"]);
         assert!(message.contains("may not preempt"), "{message}");
         assert_eq!(place(&mut cell, &["jnil/0"], &["jtop/0@m1"]), "done");
         assert!(place(&mut cell, &[], &["jtop/1@m1"]).contains(full));
-        // Whoever leaves holds nothing any more; a lower word sends nobody away.
+        // A stopping task holds nothing any more; a lower bound evicts no task.
         cell.ok(Command::SetBounds(bounds(1)));
         assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.holder_count()), Some(3));
     }
 
-    /// What runs inside an alloc counts, and a machine that is full makes a place for it by whom
-    /// it may preempt anywhere on it.
+    /// Tasks inside an alloc count, and on a full machine a task that goes into an alloc may
+    /// preempt anywhere on that machine.
     #[test]
     fn tasks_inside_an_alloc_count_among_those_that_a_machine_may_hold() {
         let mut cell = Cell::with_machines(1);
@@ -882,7 +872,7 @@ mod tests {
             let message = commit(&mut cell, vec![group]);
             assert!(message.contains(want), "{part:?}: {message}");
         }
-        // One that fell out comes back alone: with it the gang is whole.
+        // A lost one comes back alone: with it the gang is whole.
         cell.ok(Command::MachineDown { machine: MachineId(1) });
         let alone = group(&cell, &[], &["jfoo/2@m1"]);
         assert_eq!(commit(&mut cell, vec![alone]), "done");
@@ -922,7 +912,7 @@ mod tests {
         cell.report("jpal", 0, Observed::Started);
         assert_eq!(cell.task("jpal", 0).grant(), None);
         assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.leaving), Some(0));
-        // Where nobody is leaving there is nobody to wait for.
+        // No leaving tasks, nothing to wait for.
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");

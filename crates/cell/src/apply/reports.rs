@@ -1,41 +1,42 @@
-//! What agents saw (B5, B24). A report speaks of one attempt on one machine in one life of its
-//! agent; about anything else it is refused, which tells the link to have the container killed.
-//! Saying the same thing twice changes nothing: links resend what they are not sure about.
+//! Task reports of agents (B5, B24). A report is about one attempt on one machine in one
+//! incarnation of its agent; a report about anything else is rejected, which makes the link order
+//! the container killed. Repeating a report changes nothing: links resend what they are not sure
+//! about.
 //!
 //! Failures in a row count attempts that failed since the last one that finished. A start does not
 //! reset them: a task that crashes an hour after every start has not recovered.
 //!
-//! A task that the agent lost, while its machine is fine, is treated as on a lost machine: nobody
-//! saw it fail, so it counts as no failure and no crash on that machine, and if it is of an
+//! A task that the agent lost, while its machine is fine, is treated as on a lost machine: it was
+//! not seen to fail, so it counts as no failure and no crash on that machine, and if it is of an
 //! `at_most_one` job its lease must run out first, also when it was stopping.
 //!
 //! A task that finishes before an order to stop reaches it has done its work: it does not run again
-//! to be stopped properly. Unless its owner had it killed: then that is what became of it.
+//! only to be stopped. A task that its owner killed is recorded as killed.
 
 use super::Context;
 use crate::command::{Done, Observed, TaskReport, Verdict};
 use crate::event::TaskChange;
 use crate::id::{MachineId, TaskId};
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Reason, Rejection, TaskAction};
 use crate::spec::{JobKind, JobSpec};
 use crate::task::{ExitClass, Grant, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use std::sync::Arc;
 
-/// What a report means for a task in the state it is in.
+/// The effect of a report on a task in its present state.
 enum ReportEffect {
     /// Known already.
     Nothing,
     Start,
     Finish,
     Fail(ExitClass),
-    /// The stopping task's container is seen empty, however it ended.
+    /// The stopping task's container was seen empty, however it ended.
     Gone(Option<NoticeOutcome>),
-    /// It was done before it could be stopped.
+    /// It finished before it could be stopped.
     DoneInTime,
-    /// Gone without an end that anybody saw.
+    /// Gone, and its end was not seen.
     Lost,
     Unhealthy,
-    Refuse(&'static str),
+    Refuse(TaskAction),
 }
 
 impl Context<'_> {
@@ -59,9 +60,10 @@ impl Context<'_> {
                 Err(refusal) => refused.push((position as u32, refusal)),
             }
         }
-        match changed || !refused.is_empty() {
-            true => Self::partial_verdict(refused),
-            false => Ok(Done::Unchanged),
+        if changed || !refused.is_empty() {
+            Self::partial_verdict(refused)
+        } else {
+            Ok(Done::Unchanged)
         }
     }
 
@@ -69,7 +71,7 @@ impl Context<'_> {
     fn report(&mut self, machine: MachineId, report: &TaskReport) -> Result<bool, Rejection> {
         let TaskReport { task, attempt, what } = *report;
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(task.into()));
         };
         if row.attempt != attempt {
             return Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt });
@@ -77,18 +79,14 @@ impl Context<'_> {
         let state = row.state;
         let effect = match row.machine() {
             Some(on) if on == machine => report_effect(state, what),
-            Some(_) => ReportEffect::Refuse("a report from another machine"),
+            Some(_) => ReportEffect::Refuse(TaskAction::ForeignReport),
             None => late_report_effect(state, what),
         };
         match effect {
             ReportEffect::Nothing => return Ok(false),
             ReportEffect::Start => self.started(task, machine),
             ReportEffect::Finish | ReportEffect::Unhealthy if self.is_alloc(task) => {
-                return Err(wrong_task_state(
-                    task,
-                    state,
-                    "a report on a program: an alloc runs none",
-                ));
+                return Err(refuse(task, state, TaskAction::ReportOfProgram));
             }
             ReportEffect::Finish => self.finished(task, machine, state),
             ReportEffect::Fail(exit) => self.failed(task, machine, state, exit),
@@ -96,7 +94,7 @@ impl Context<'_> {
             ReportEffect::DoneInTime => self.finished_before_stop(task),
             ReportEffect::Lost => self.lost(task, machine),
             ReportEffect::Unhealthy => self.unhealthy(task),
-            ReportEffect::Refuse(action) => return Err(wrong_task_state(task, state, action)),
+            ReportEffect::Refuse(action) => return Err(refuse(task, state, action)),
         }
         Ok(true)
     }
@@ -118,7 +116,7 @@ impl Context<'_> {
         self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
     }
 
-    /// A task that came and went between two reports did start.
+    /// A task that started and ended between two reports did start.
     fn finished(&mut self, task: TaskId, machine: MachineId, state: TaskState) {
         if state == TaskState::Assigned {
             self.started(task, machine);
@@ -143,7 +141,7 @@ impl Context<'_> {
         }
     }
 
-    /// The row and the history say what became of its warning.
+    /// The row and the history record the outcome of its notice.
     fn stopped_with_notice(
         &mut self,
         task: TaskId,
@@ -161,20 +159,20 @@ impl Context<'_> {
         self.task_stopped(task);
     }
 
-    /// What would start again after a success goes the way it was sent.
+    /// A task that would restart after a success goes where the order to stop sends it.
     fn finished_before_stop(&mut self, task: TaskId) {
         let spec = self.state.tasks.get(task).and_then(|row| self.state.spec_of(row));
         let over =
             |spec: &Arc<JobSpec>| spec.kind == JobKind::Tasks && !spec.restart.restart_on_success;
-        match spec.is_some_and(over) {
-            true => {
-                self.mark_dead(task, TaskOutcome::Finished, TaskChange::Finished, Reason::Succeeded)
-            }
-            false => self.task_stopped(task),
+        if spec.is_some_and(over) {
+            self.mark_dead(task, TaskOutcome::Finished, TaskChange::Finished, Reason::Succeeded)
+        } else {
+            self.task_stopped(task)
         }
     }
 
-    /// With an alloc, what was inside it. Inner tasks first, as when a machine is lost.
+    /// With an alloc, the tasks inside it are lost too. Inner tasks first, as when a machine is
+    /// lost.
     fn lost(&mut self, task: TaskId, machine: MachineId) {
         self.release_reserved_in(task);
         let mut all = self.state.alloc_load(task).map_or_else(Vec::new, |load| load.tasks.clone());
@@ -191,14 +189,14 @@ impl Context<'_> {
         self.attempt_failed(task, machine, exit);
     }
 
-    /// Stopped and started again where it is; the event of the stop tells why.
+    /// Stopped and restarted where it is; the event of the stop says why.
     fn unhealthy(&mut self, task: TaskId) {
         self.set_task(task, |t| t.healthy = false);
         self.stop_task(task, StopCause::Unhealthy, Reason::Unhealthy);
     }
 }
 
-/// A task that runs waits for nobody.
+/// A running task waits for no others.
 fn clear_waits(grant: &mut Option<Arc<Grant>>) {
     if let Some(held) = grant.as_mut().filter(|held| !held.waits_for.is_empty()) {
         let held = Arc::make_mut(held);
@@ -230,15 +228,13 @@ fn report_effect(state: TaskState, what: Observed) -> ReportEffect {
         (TaskState::Assigned | TaskState::Running, O::Finished) => ReportEffect::Finish,
         (TaskState::Assigned | TaskState::Running, O::Failed(exit)) => ReportEffect::Fail(exit),
         (TaskState::Running, O::Unhealthy) => ReportEffect::Unhealthy,
-        (_, O::Stopped | O::Left(_)) => {
-            ReportEffect::Refuse("the end of a stop that nobody asked for")
-        }
-        _ => ReportEffect::Refuse("a report on health before the start"),
+        (_, O::Stopped | O::Left(_)) => ReportEffect::Refuse(TaskAction::ReportOfStop),
+        _ => ReportEffect::Refuse(TaskAction::ReportOfHealth),
     }
 }
 
-/// A report about a task that is on no machine: the end of its last attempt is known, whatever it
-/// was; anything that says it runs is about a container that should not be there.
+/// A report about a task that is on no machine: the end of its last attempt is known already,
+/// whatever it was; a report that it runs is about a container that should not be there.
 fn late_report_effect(state: TaskState, what: Observed) -> ReportEffect {
     use Observed as O;
     let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
@@ -246,12 +242,12 @@ fn late_report_effect(state: TaskState, what: Observed) -> ReportEffect {
         O::Finished | O::Failed(_) | O::Stopped | O::Left(_) | O::Lost if ended => {
             ReportEffect::Nothing
         }
-        _ => ReportEffect::Refuse("a report from a machine it is not on"),
+        _ => ReportEffect::Refuse(TaskAction::LateReport),
     }
 }
 
-fn wrong_task_state(task: TaskId, state: TaskState, action: &str) -> Rejection {
-    Rejection::WrongTaskState { task, state, action: action.into() }
+fn refuse(task: TaskId, state: TaskState, action: TaskAction) -> Rejection {
+    Rejection::WrongTaskState { task, state, action }
 }
 
 #[cfg(test)]
@@ -259,10 +255,10 @@ mod tests {
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, EvictCause, Observed, TaskReport};
     use crate::id::MachineId;
-    use crate::render;
     use crate::spec::{JobKind, JobSpec};
     use crate::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
     use crate::time::{Span, Time};
+    use crate::words;
 
     const PENDING: TaskState = TaskState::Pending;
 
@@ -271,7 +267,7 @@ mod tests {
         let machine = MachineId(machine);
         let command = Command::TaskReports { machine, incarnation: 1, reports };
         let verdict = cell.send(command);
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     /// Places `jfoo/0` on `m1` without starting it.
@@ -295,8 +291,8 @@ mod tests {
         cell
     }
 
-    /// Reports one after the other about the first attempt on `m1`, then what was said of the
-    /// last one and where the task is.
+    /// Sends these reports about the first attempt on `m1`, then compares the events of the last
+    /// one and the task's state.
     fn check_as(shape: fn(&mut JobSpec), reports: &[Observed], want: &str, state: TaskState) {
         let mut cell = assigned(shape);
         let mut message = String::new();
@@ -324,7 +320,7 @@ mod tests {
         let found = cell.event_lines.iter().find(about).map_or("", String::as_str);
         assert_eq!(found, said);
         assert_eq!(cell.states("jfoo"), [TaskState::Dead(TaskOutcome::Killed)]);
-        // Said again, it is known already.
+        // A repeated report changes nothing.
         assert!(report(&mut cell, 0, 1, what).contains("nothing to do"));
     }
 
@@ -384,7 +380,7 @@ mod tests {
         check_as(service, &[Started, Unhealthy, Finished], "done", Assigned);
     }
 
-    /// What becomes of a task that finishes after it was told to stop.
+    /// Outcomes for a task that finishes after it was ordered to stop.
     fn check_done_in_time(stop: fn(&mut Cell), want: TaskState) {
         let mut cell = assigned(|_| {});
         cell.report("jfoo", 0, Observed::Started);

@@ -1,17 +1,17 @@
-//! Reservations (B40): the estimator's batch of what tasks are expected to need. The batch is a
-//! fact about usage, so a rise is taken even when the machine then holds too much: that is flagged,
-//! and non-prod leaves. A pending task keeps the figure for its next place.
+//! Reservations (B40): the estimator's batch of expected usage. The batch is a fact about usage, so
+//! a rise is accepted even when the machine is over-committed by it: that is flagged, and non-prod
+//! is evicted. A pending task keeps the figure for its next placement.
 //!
-//! Allocs have none: what is unused inside one is its owner's to fill, and a charge below what its
-//! tasks reserve would sell the same room twice.
+//! Allocs have none: their owner may fill what is unused inside, and a charge below what its tasks
+//! reserve would sell the same room twice.
 //!
-//! `changed_at` is left alone: it says since when the task is in its state, which the estimator
-//! itself reads.
+//! `changed_at` is left alone: it is the time since which the task is in its state, which the
+//! estimator itself reads.
 
 use super::Context;
 use crate::command::{Done, ReservationChange, Verdict};
 use crate::event::TaskChange;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Reason, Rejection, TaskAction};
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobKind, JobSpec};
 use crate::task::TaskState;
@@ -26,9 +26,10 @@ impl Context<'_> {
                 Err(refusal) => refused.push((position as u32, refusal)),
             }
         }
-        match changed || !refused.is_empty() {
-            true => Self::partial_verdict(refused),
-            false => Ok(Done::Unchanged),
+        if changed || !refused.is_empty() {
+            Self::partial_verdict(refused)
+        } else {
+            Ok(Done::Unchanged)
         }
     }
 
@@ -36,7 +37,7 @@ impl Context<'_> {
     fn set_reservation(&mut self, change: &ReservationChange) -> Result<bool, Rejection> {
         let ReservationChange { task, attempt, reservation } = *change;
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(task.into()));
         };
         if row.attempt != attempt {
             return Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt });
@@ -46,12 +47,12 @@ impl Context<'_> {
             state if state.holds_resources() => self.state.spec_of(row),
             TaskState::Pending => job.map(|job| job.spec()),
             state => {
-                let action = "a reservation: it neither holds nor waits for a place".into();
+                let action = TaskAction::Reservation;
                 return Err(Rejection::WrongTaskState { task, state, action });
             }
         };
         let Some(spec) = spec else {
-            return Err(Rejection::NoSuchRow(format!("job {}", row.job.0)));
+            return Err(Rejection::NoSuchRow(row.job.into()));
         };
         check_reservation(spec, row.index, reservation)?;
         if row.reservation == reservation {
@@ -67,13 +68,10 @@ impl Context<'_> {
 /// Reservations lie between the disk a task must retain and its limits.
 fn check_reservation(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Rejection> {
     if spec.kind == JobKind::AllocSet {
-        let what = "an alloc is charged at its limits: what runs inside is counted against them";
-        return Err(Rejection::WrongState { what: what.into() });
+        return Err(Rejection::WrongState(Conflict::AllocAtLimits));
     }
     if !spec.reclaimable {
-        return Err(Rejection::WrongState {
-            what: "the job's resources are not reclaimable".into(),
-        });
+        return Err(Rejection::WrongState(Conflict::NotReclaimable));
     }
     let limits = spec.limits_of(index);
     let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
@@ -84,11 +82,11 @@ fn check_reservation(spec: &JobSpec, index: u32, reservation: Resources) -> Resu
     };
     match Dimension::ALL.into_iter().find(outside) {
         None => Ok(()),
-        Some(d) => Err(Rejection::BadField {
-            field: format!("reservation.{d}"),
-            value: reservation.get(d).to_string(),
-            allowed: format!("{} to {}", least.get(d), limits.get(d)),
-        }),
+        Some(d) => Err(Rejection::bad_field(
+            format!("reservation.{d}"),
+            Given::text(reservation.get(d)),
+            Allowed::range(least.get(d), limits.get(d)),
+        )),
     }
 }
 
@@ -97,16 +95,16 @@ mod tests {
     use crate::apply::fixture::{Cell, all, job, key};
     use crate::command::{Command, ReservationChange};
     use crate::id::MachineId;
-    use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobSpec, RetainDisk};
     use crate::time::Span;
+    use crate::words;
 
     fn set(cell: &mut Cell, attempt: u32, reservation: Resources) -> String {
         let task = cell.task_id("jfoo", 0);
         let changes = vec![ReservationChange { task, attempt, reservation }];
         let verdict = cell.send(Command::SetReservations(changes));
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     /// On a running task with limits of 10 each.

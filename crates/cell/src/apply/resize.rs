@@ -1,8 +1,8 @@
 //! Rows of tasks follow the count of their job (B2, B5).
 //!
 //! Rows live as long as their job. A resize that shrinks kills the highest indices and keeps their
-//! rows; one that grows wakes them before it makes new ones, so that a task keeps its identity and
-//! its count of attempts, and a late report of its former life is told apart.
+//! rows; one that grows revives them before it creates new ones, so that a task keeps its identity
+//! and its count of attempts, and a late report about an earlier attempt is recognized.
 
 use super::Context;
 use super::jobs::next_version;
@@ -13,15 +13,15 @@ use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState};
 use crate::name::JobKey;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
 use crate::spec::{JobSpec, MAX_TASKS};
 use crate::task::{StopCause, Task, TaskOutcome, TaskState};
 use crate::time::Time;
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// A new count is a new version that disturbs nobody who stays. What a shrink kills is the
-    /// owner's wish, so no budget stands in its way.
+    /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
+    /// request, so budgets do not apply to it.
     pub(super) fn resize_job(&mut self, key: &JobKey, count: u32, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let old = job.spec().clone();
@@ -31,7 +31,7 @@ impl Context<'_> {
         }
         self.check_expected_version(key, &job, expect)?;
         if job.update.is_some() {
-            return Err(Rejection::WrongState { what: format!("an update of job {key} is open") });
+            return Err(Rejection::WrongState(Conflict::UpdateOpen(key.clone())));
         }
         self.check_room_for_tasks((count as usize).saturating_sub(job.tasks.len()))?;
         let version = next_version(&job)?;
@@ -44,7 +44,7 @@ impl Context<'_> {
         let mut target = resized.clone();
         target.specs.remove(&job.version);
         self.check_quota(Some(&job), &target)?;
-        // It takes the place of the one before.
+        // It replaces the previous spec.
         let more = encoded_bytes(&*spec).saturating_sub(encoded_bytes(&*old));
         let growth = Growth { spec_bytes: more, ..Self::growth(Some(&job), &spec) };
         let going = self.jobs_to_purge(job.user, growth, |_| false)?;
@@ -82,7 +82,7 @@ impl Context<'_> {
         self.state.edit_job(id, |job| job.tasks = rows);
     }
 
-    /// When the leases of all tasks of the job are over, as far as it has any.
+    /// When the last lease of the job's tasks ends, if it has leases.
     pub(super) fn leases_end(&self, id: JobId) -> Time {
         let Some(job) = self.state.jobs.get(id) else { return Time::ZERO };
         if job.specs.values().all(|spec| spec.at_most_one.is_none()) {
@@ -117,7 +117,7 @@ impl Context<'_> {
         Some(task)
     }
 
-    /// A task that an earlier shrink cut off is wanted again. What ended on its own stays ended. It
+    /// Revives a task that an earlier shrink killed. A task that ended on its own stays ended. It
     /// still waits as long as it had to: its lease may not have run out where it was lost.
     fn revive_task(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
@@ -135,7 +135,7 @@ impl Context<'_> {
                 });
                 self.task_event(id, TaskChange::Submitted, Reason::Admitted);
             }
-            // Not gone yet: once it is, it goes back to the queue instead of dying.
+            // Still stopping: once it is gone, it goes back to pending instead of dying.
             (TaskState::Stopping(StopCause::Killed), Some(machine)) => {
                 self.set_task(id, |t| t.state = TaskState::Stopping(StopCause::UpdateMoves));
                 self.task_event(id, TaskChange::Stopping { machine }, Reason::Requested);
@@ -145,17 +145,17 @@ impl Context<'_> {
     }
 }
 
-/// Overrides describe tasks; a shrink that would leave some describing nobody is for an update.
+/// Overrides are by task; a shrink that would leave some without a task needs an update.
 fn check_count(spec: &JobSpec, count: u32) -> Result<(), Rejection> {
     let least = spec.overrides.last_key_value().map_or(1, |(index, _)| index + 1);
     if (least..=MAX_TASKS).contains(&count) {
         return Ok(());
     }
     let allowed = match least {
-        1 => format!("1 to {MAX_TASKS}"),
-        _ => format!("{least} to {MAX_TASKS}: task {} has overrides of its own", least - 1),
+        1 => Allowed::range(1u64, MAX_TASKS),
+        _ => Allowed::CountWithOverrides { least },
     };
-    Err(Rejection::BadField { field: "count".into(), value: count.to_string(), allowed })
+    Err(Rejection::bad_field("count", Given::text(count), allowed))
 }
 
 fn waiting_state(job: &Job) -> TaskState {

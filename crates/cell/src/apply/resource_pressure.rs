@@ -1,5 +1,5 @@
-//! What a machine's agent says it is short of (B39). Who leaves for it is for [`crate::pressure_eviction`] to
-//! say and for an eviction to do.
+//! Resource pressure reports of a machine's agent (B39). [`crate::pressure_eviction`] chooses the
+//! victim, and an eviction removes it.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -7,10 +7,10 @@ use crate::event::MachineChange;
 use crate::id::MachineId;
 use crate::machine::{MachineStatus, ResourcePressure, ResourcePressureReport};
 use crate::pressure_eviction;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
 
 impl Context<'_> {
-    /// The list is full: what it does not name is not short, and has not been lately.
+    /// The list is complete: what it does not name is not short, and has not been lately.
     pub(super) fn set_resource_pressure(
         &mut self,
         machine: MachineId,
@@ -19,9 +19,7 @@ impl Context<'_> {
     ) -> Verdict {
         let row = self.machine_row(machine)?;
         if row.status != MachineStatus::Up {
-            return Err(Rejection::WrongState {
-                what: format!("machine {} is down", row.spec.name),
-            });
+            return Err(Rejection::WrongState(Conflict::MachineDown(row.spec.name.clone())));
         }
         if incarnation != row.incarnation {
             let (machine, found) = (row.spec.name.clone(), row.incarnation);
@@ -29,11 +27,8 @@ impl Context<'_> {
         }
         if let Some(pair) = reported.windows(2).find(|pair| pair[0].dimension >= pair[1].dimension)
         {
-            return Err(Rejection::BadField {
-                field: "shortages".into(),
-                value: pair[1].dimension.to_string(),
-                allowed: "each resource once, in the order cpu, ram, disk, disk-rate".into(),
-            });
+            let value = Given::text(pair[1].dimension);
+            return Err(Rejection::bad_field("shortages", value, Allowed::ResourcesInOrder));
         }
         if !pressure_eviction::has_changes(row, reported) {
             return Ok(Done::Unchanged);
@@ -48,7 +43,7 @@ impl Context<'_> {
     }
 }
 
-/// What became of each resource that one of the lists names.
+/// Events for each resource that one of the lists names.
 fn pressure_changes(before: &[ResourcePressure], after: &[ResourcePressure]) -> Vec<MachineChange> {
     let in_list = |list: &[ResourcePressure], this: &ResourcePressure| {
         list.iter().find(|other| other.dimension == this.dimension).copied()
@@ -73,11 +68,11 @@ mod tests {
     use crate::pressure_eviction;
     use crate::priority::Band;
     use crate::reason::InfeasibleReason;
-    use crate::render;
     use crate::resource::{Dimension, Resources};
     use crate::spec::JobKind;
     use crate::task::{StopCause, TaskState};
     use crate::time::Span;
+    use crate::words;
 
     const M1: MachineId = MachineId(0);
     const CPU: Dimension = Dimension::Cpu;
@@ -89,14 +84,14 @@ mod tests {
     fn report_pressure(cell: &mut Cell, shortages: Vec<ResourcePressureReport>) -> String {
         let command = Command::SetShortages { machine: M1, incarnation: 1, shortages };
         let verdict = cell.send(command);
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     fn evict_for_pressure(cell: &mut Cell, job: &str) -> String {
         let (task, attempt) = (cell.task_id(job, 0), cell.task(job, 0).attempt);
         let command = Command::Evict { task, attempt, cause: EvictCause::Relief(CPU) };
         let verdict = cell.send(command);
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     fn next(cell: &Cell) -> Option<String> {
@@ -134,7 +129,7 @@ mod tests {
             assert_eq!(next(&cell), Some(format!("ubar/{leaves}/0")));
             assert_eq!(evict_for_pressure(&mut cell, leaves), "done");
             assert_eq!(cell.states(leaves), [TaskState::Stopping(StopCause::MachineShort)]);
-            // Until it is asked again, and this one has gone, nobody else leaves.
+            // Nothing else is evicted before another request, and before this one has gone.
             assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jprod")), (None, no_relief()));
             report_pressure(&mut cell, report(2 * asked + 1));
             assert_eq!(next(&cell), None);

@@ -1,5 +1,5 @@
-//! Disk that outlives an alloc or a task: how it is charged, saved and let go (B9). It stays
-//! charged to its machine until its saver has succeeded, until its time is over, or until the
+//! Disk that outlives an alloc or a task: how it is charged, saved and released (B9). It stays
+//! charged to its machine until its log saver has succeeded, until its time is over, or until the
 //! machine is gone.
 
 use super::Context;
@@ -13,8 +13,8 @@ use crate::task::{ExitClass, Task, TaskState};
 impl Context<'_> {
     pub(super) fn retain_disk(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let Some(retain) = self.task_spec(task).and_then(|s| s.retain_disk.clone()) else { return };
-        // Only what ran can have left something behind; what ran inside an alloc left it in the
-        // alloc's disk, for which the alloc answers.
+        // Only a task that ran can have left data behind; a task inside an alloc left it in the
+        // alloc's disk, which the alloc retains.
         if task.state == TaskState::Assigned || task.alloc().is_some() {
             return;
         }
@@ -28,7 +28,7 @@ impl Context<'_> {
         self.emit(EventKind::Machine { machine, change }, Reason::Retention);
     }
 
-    /// The attempt that left it may be over for long.
+    /// The attempt that left it may have ended long ago.
     fn retained_disk_event(&mut self, entry: &RetainedDisk, change: TaskChange, reason: Reason) {
         if let Some(row) = self.state.tasks.get(entry.task) {
             let (task, attempt) = (entry.task, entry.attempt);
@@ -66,7 +66,7 @@ impl Context<'_> {
         }
     }
 
-    /// A log saver has what it wanted.
+    /// The log saver has saved the disk.
     pub(super) fn release_retained(
         &mut self,
         machine: MachineId,
@@ -92,7 +92,7 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// The next run is due. A run that is due no more has been told before.
+    /// The next run is due. A run that is no longer due was reported before.
     pub(super) fn saver_failed(
         &mut self,
         machine: MachineId,

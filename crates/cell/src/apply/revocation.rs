@@ -1,9 +1,9 @@
-//! Parts of the cell are sent away: a machine that was removed, a replica, a scheduler. Its
-//! certificate is good for the rest of its day wherever it is copied to, so what is remembered is
-//! that it must not be listened to; joining again with a new token ends that.
+//! Revocation of parts of the cell: a machine that was removed, a replica, a scheduler. Its
+//! certificate stays valid for the rest of its day wherever it is copied to, so the state records
+//! that it must not be accepted; joining again with a new token ends that.
 //!
-//! Rejected: a list of everybody who may be listened to. Then a cell whose agents joined before
-//! there was a list would lose them all at the upgrade.
+//! Rejected: a list of all parts that are accepted. Then a cell whose agents joined before there
+//! was a list would lose them all at the upgrade.
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -12,14 +12,13 @@ use crate::event::TokenChange;
 use crate::id::TokenId;
 use crate::machine::MachineSpec;
 use crate::name::Name;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Conflict, Reason, Rejection};
 use crate::state::revocation_id;
 
 impl Context<'_> {
     pub(super) fn revoke_part(&mut self, part: PartKind, name: &Name) -> Verdict {
         if part == PartKind::Agent && self.state.machine_named(name).is_some() {
-            let what = format!("machine {name} is part of the cell: remove it instead");
-            return Err(Rejection::WrongState { what });
+            return Err(Rejection::WrongState(Conflict::MachineInCell(name.clone())));
         }
         if self.state.is_revoked(part, name) {
             return Ok(Done::Unchanged);
@@ -28,21 +27,20 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// A machine whose agent was heard of first. Nobody who was removed comes back like this.
+    /// Adds a machine that its own agent registers. An agent that was revoked is rejected.
     pub(super) fn register_machine(&mut self, spec: &MachineSpec) -> Verdict {
         if self.state.is_revoked(PartKind::Agent, &spec.name) {
-            let what = format!("machine {} was removed and has not joined again", spec.name);
-            return Err(Rejection::WrongState { what });
+            return Err(Rejection::WrongState(Conflict::MachineDismissed(spec.name.clone())));
         }
         self.add_machine(spec)
     }
 
-    /// From now on the part is not listened to, and what it could join with is worthless.
+    /// From now on the part is not accepted, and tokens with which it could join are dropped.
     pub(super) fn add_revocation(&mut self, part: PartKind, name: &Name) {
         let Some(id) = revocation_id(part, name) else { return };
         let tokens = self.state.tokens.iter().filter(|(_, token)| {
             let opens = token.kind.joining_part() == Some((part, name)) && !token.used;
-            // Two names with one hash: the one sent away last is remembered.
+            // Two names with one hash: the one revoked last is remembered.
             opens || token.id == id
         });
         for token in tokens.map(|(id, _)| id).collect::<Vec<TokenId>>() {
@@ -51,7 +49,7 @@ impl Context<'_> {
         let token = self.state.insert_token(AccessToken {
             id,
             kind: TokenKind::Dismissed { part, name: name.clone() },
-            // No secret is known that hashes to this, and its kind would open nothing.
+            // No known secret has this hash, and its kind would authenticate nothing.
             secret_hash: SecretHash([0; 32]),
             created: self.now,
             expires: self.now.plus(REVOCATION_RETENTION),
@@ -62,7 +60,7 @@ impl Context<'_> {
         self.token_event(token, TokenChange::Added, Reason::Requested);
     }
 
-    /// The part joined again, or somebody with the right to wants it back.
+    /// The part joined again, or an authorized user ended the revocation.
     pub(super) fn lift_revocation(&mut self, part: PartKind, name: &Name) {
         if let Some(token) = self.state.revocation(part, name) {
             self.drop_token(token, TokenChange::Revoked, Reason::Requested);

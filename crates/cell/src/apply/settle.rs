@@ -1,6 +1,6 @@
-//! What follows from a command once it is done: machines that hold too much or fit again, jobs
-//! whose tasks have all ended, jobs that waited for them, quotas that are exceeded or recovered.
-//! Runs after every command, on what the command touched.
+//! Settling: the consequences of a command once it is done. Machines become over-committed or
+//! recover, jobs whose tasks have all ended end, dependent jobs are released, quotas are exceeded
+//! or recover. Runs after every command, on what the command touched.
 
 use super::Context;
 use crate::event::{EventKind, JobChange, MachineChange, TaskChange, UserChange};
@@ -27,7 +27,7 @@ impl Context<'_> {
         charged.into_iter().for_each(|(user, band)| self.settle_quota(user, band));
     }
 
-    /// Keeps the flag of over-commitment true to the sums.
+    /// Keeps the over-commitment flag equal to what the sums say.
     fn settle_machine(&mut self, machine: MachineId) {
         self.release_for_excess(machine);
         let Some(row) = self.state.machines.get(machine) else { return };
@@ -37,9 +37,10 @@ impl Context<'_> {
             return;
         }
         self.state.edit_machine(machine, |m| m.over_committed = exceeds);
-        let (change, reason) = match exceeds {
-            true => (MachineChange::OverCommitted, Reason::Excess),
-            false => (MachineChange::Recovered, Reason::ExcessGone),
+        let (change, reason) = if exceeds {
+            (MachineChange::OverCommitted, Reason::Excess)
+        } else {
+            (MachineChange::Recovered, Reason::ExcessGone)
         };
         self.emit(EventKind::Machine { machine, change }, reason);
     }
@@ -58,14 +59,16 @@ impl Context<'_> {
             return;
         }
         if let Some(row) = self.state.users.get_mut(user) {
-            match exceeded {
-                true => row.exceeded.insert(band),
-                false => row.exceeded.remove(&band),
+            if exceeded {
+                row.exceeded.insert(band)
+            } else {
+                row.exceeded.remove(&band)
             };
         }
-        let (change, reason) = match exceeded {
-            true => (UserChange::QuotaExceeded { band }, Reason::Excess),
-            false => (UserChange::QuotaRecovered { band }, Reason::ExcessGone),
+        let (change, reason) = if exceeded {
+            (UserChange::QuotaExceeded { band }, Reason::Excess)
+        } else {
+            (UserChange::QuotaRecovered { band }, Reason::ExcessGone)
         };
         self.emit(EventKind::User { user, change }, reason);
     }
@@ -89,7 +92,7 @@ impl Context<'_> {
         self.end_job(id, outcome);
     }
 
-    /// Tasks that a shrink cut off say nothing of what is left of the job.
+    /// Tasks that a shrink removed do not count for the outcome of the job.
     fn any_wanted_task(&self, job: &Job, ended: fn(TaskOutcome) -> bool) -> bool {
         let mut wanted = job.tasks.iter().take(job.spec().count as usize);
         let state = |id: &TaskId| self.state.tasks.get(*id).map(|task| task.state);
@@ -127,7 +130,7 @@ impl Context<'_> {
         }
     }
 
-    /// Quotas that the job draws on, at any version, are looked at when the command is done.
+    /// Quotas that the job draws on, at any version, are checked when the command is done.
     pub(super) fn touch_quotas(&mut self, id: JobId) {
         let Some(job) = self.state.jobs.get(id) else { return };
         let bands = job.specs.values().map(|spec| spec.priority.band());

@@ -1,4 +1,4 @@
-//! Jobs end: stopped by their owner, then forgotten (B5, B9).
+//! Jobs end: stopped by their owner, then purged (B5, B9).
 
 use super::Context;
 use crate::command::{Done, Verdict};
@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Stopping an alloc set sends the tasks of jobs inside it back to the queue, where they wait
-    /// for an alloc set of that name.
+    /// Stopping an alloc set sends the tasks of jobs inside it back to pending, where they wait for
+    /// an alloc set of that name.
     pub(crate) fn stop_job(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.owned_job(key)?;
         if matches!(job.state, JobState::Stopping | JobState::Dead(_)) {
@@ -33,8 +33,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// One task alone. It stays dead, also through updates: only a shrink below it and a growth
-    /// back make it anew.
+    /// Stops one task alone. It stays dead, also through updates: only a shrink below it and a
+    /// growth back revive it.
     pub(super) fn stop_single_task(
         &mut self,
         key: &JobKey,
@@ -44,7 +44,7 @@ impl Context<'_> {
         let (id, job) = self.owned_job(key)?;
         let wanted = job.tasks.get(index as usize).filter(|_| index < job.spec().count).copied();
         let Some(task) = wanted else {
-            return Err(Rejection::NoSuchRow(format!("task {key}/{index}")));
+            return Err(Rejection::NoSuchTask { job: key.clone(), index });
         };
         let state = self.state.tasks.get(task).map(|row| row.state);
         let ends = matches!(
@@ -60,9 +60,9 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Rows to which retained disk still refers stay, with the job that saves it. So do
-    /// those whose leases run, which the next job of that name has to know, and a newer job of the
-    /// same name, which would otherwise leave its name to the older one.
+    /// Rows to which retained disk still refers stay, with the job that saves it. So do those with
+    /// leases that have not ended, which the next job of that name has to respect, and a newer job
+    /// of the same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
         let runs = self.state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied());
         let kept: BTreeSet<JobId> = runs.collect();
@@ -70,7 +70,7 @@ impl Context<'_> {
         Ok(self.purge(|id, job| over(job) && !kept.contains(&id)))
     }
 
-    /// The dead jobs of a choice that nobody needs any more.
+    /// The selected dead jobs that nothing needs any more.
     pub(super) fn purgeable_jobs(
         &self,
         over: impl Fn(JobId, &Job) -> bool,
@@ -100,7 +100,7 @@ impl Context<'_> {
         old
     }
 
-    /// Forgets the dead jobs of a choice, as far as nobody needs them.
+    /// Purges the selected dead jobs that nothing needs any more.
     pub(crate) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
         let old = self.purgeable_jobs(over);
         for (id, tasks) in &old {
@@ -123,10 +123,10 @@ mod tests {
     use crate::job::{JobOutcome, JobState};
     use crate::priority::Band;
     use crate::reason::Reason;
-    use crate::render;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
     use crate::task::{ExitClass, StopCause, TaskOutcome, TaskState};
     use crate::time::{Span, Time};
+    use crate::words;
     use TaskState::{Dead, Pending, Running, Stopping};
 
     fn submit(spec: JobSpec) -> Command {
@@ -208,8 +208,8 @@ mod tests {
         let reports = vec![TaskReport { task: row, attempt, what: Observed::Finished }];
         let late = Command::TaskReports { machine: MachineId(0), incarnation: 1, reports };
         let verdict = cell.send(late);
-        let message = render::verdict(&cell.state, &verdict);
-        assert!(message.contains("ubar/jnew/0 is at attempt 3, not 1"), "{message}");
+        let said = words::verdict(&cell.state, &verdict);
+        assert!(said.contains("ubar/jnew/0 is at attempt 3, not 1"), "{said}");
         assert_eq!(cell.states("jnew"), [Running]);
         let saved = crate::encode::save(&cell.state);
         assert_eq!(crate::encode::load(&saved).unwrap().attempt_floor, 2);
@@ -260,7 +260,7 @@ mod tests {
         assert!(cell.send_as("ufoo", stop(0)).is_err());
         cell.report("jfoo", 0, Observed::Finished);
         let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
-        // Not all of it was done: what comes after it need not begin.
+        // Not all of it was done: dependent jobs need not begin.
         let state = cell.state.jobs().get(id).unwrap().state;
         assert_eq!(state, JobState::Dead(JobOutcome::Killed));
     }
@@ -273,7 +273,7 @@ mod tests {
         cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(7)));
         let end = cell.task("jfoo", 0).last_end.clone().unwrap();
         assert_eq!((end.attempt, end.why), (1, Reason::Exited(ExitClass::Code(7))));
-        // It is told when that machine is gone, too.
+        // The event comes when that machine is gone, too.
         cell.ok(Command::RemoveMachine { name: name("m1"), expect: None });
         assert_eq!(cell.task("jfoo", 0).last_end.clone().unwrap().machine, name("m1"));
     }

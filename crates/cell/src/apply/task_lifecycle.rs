@@ -1,5 +1,6 @@
-//! The life of a task: every way from one state to the next, with its event. Handlers decide
-//! *that* something happens; what it means for the row, the machine and the alloc is here once.
+//! The lifecycle of a task: every transition from one state to the next, with its event. Handlers
+//! decide *that* a transition happens; its effects on the row, the machine and the alloc are
+//! defined here once.
 
 use super::Context;
 use crate::event::{EventKind, TaskChange};
@@ -26,7 +27,7 @@ impl Context<'_> {
         }
     }
 
-    /// Edits a row, stamps it, and notes the machines whose sums may have changed.
+    /// Edits a row, stamps it, and records the machines whose sums may have changed.
     pub(super) fn set_task(&mut self, id: TaskId, change: impl FnOnce(&mut Task)) {
         let now = self.now;
         self.touch_machines(id);
@@ -35,7 +36,7 @@ impl Context<'_> {
             let held = task.holds.reserved().map(|hold| hold.machine);
             change(task);
             task.changed_at = now;
-            // Room is held elsewhere for a task that runs, whatever makes it run no longer.
+            // A reservation elsewhere needs a running task, whatever stopped it.
             if task.state != TaskState::Running {
                 task.holds.release_reserved();
                 released = held;
@@ -47,11 +48,11 @@ impl Context<'_> {
         }
     }
 
-    /// Notes the machines on which a task holds something: their sums may change.
+    /// Records the machines on which a task holds something: their sums may change.
     pub(super) fn touch_machines(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id) else { return };
         for (_, hold) in task.holds.iter() {
-            // Reports come machine by machine: one note for many tasks.
+            // Reports come machine by machine: one record serves many tasks.
             if self.touched.last() != Some(&hold.machine) {
                 self.touched.push(hold.machine);
             }
@@ -62,8 +63,8 @@ impl Context<'_> {
         self.state.spec_of(task).cloned()
     }
 
-    /// Tells a task to stop, and with an alloc the tasks inside it. What waits dies at once when
-    /// killed; what is stopping keeps its first cause, unless it is killed now.
+    /// Orders a task to stop, and with an alloc the tasks inside it. A pending task dies at once
+    /// when killed; a stopping task keeps its first cause, unless it is killed now.
     pub(super) fn stop_task(&mut self, id: TaskId, cause: StopCause, reason: Reason) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         match (task.state, task.machine()) {
@@ -85,7 +86,7 @@ impl Context<'_> {
         }
     }
 
-    /// Keeps on the row why its attempt ends.
+    /// Records on the row why its attempt ends.
     pub(super) fn record_end(&mut self, id: TaskId, machine: MachineId, why: Reason) {
         let Some(row) = self.state.machines.get(machine) else { return };
         let (at, machine) = (self.now, row.spec.name.clone());
@@ -95,7 +96,7 @@ impl Context<'_> {
         });
     }
 
-    /// Room passes on here, so what must be retained of it is charged in the same step.
+    /// Its room is released here, so disk that must be retained is charged in the same step.
     fn begin_stop(&mut self, id: TaskId, task: &Task, machine: MachineId, cause: StopCause) {
         let held = task.state.holds_resources();
         self.set_task(id, |t| t.state = TaskState::Stopping(cause));
@@ -147,7 +148,7 @@ impl Context<'_> {
         }
     }
 
-    /// An alloc seen empty has nothing left inside.
+    /// No tasks are left inside an alloc that was seen empty.
     fn inner_tasks_stopped(&mut self, id: TaskId) {
         let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
         for inner_task in inner {
@@ -156,7 +157,7 @@ impl Context<'_> {
         }
     }
 
-    /// A failure in a row like any other, except that it starts again where it is.
+    /// A failure in a row like any other, except that the task restarts where it is.
     fn unhealthy_stopped(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let exit = ExitClass::Unhealthy;
         if let Some(end) = self.count_attempt_end(id, task, exit) {
@@ -165,7 +166,7 @@ impl Context<'_> {
         self.restart_in_place(id, machine, Reason::Unhealthy);
     }
 
-    /// Counts one more end of a task; why it is not tried again, if it is not.
+    /// Counts one more end of a task; returns why it is not retried, if it is not.
     fn count_attempt_end(&mut self, id: TaskId, task: &Task, exit: ExitClass) -> Option<Reason> {
         let spec = self.task_spec(task)?;
         let decision = retry::decide_retry(&spec.restart, task, exit);
@@ -180,8 +181,8 @@ impl Context<'_> {
         decision.final_reason
     }
 
-    /// Its own rule is what there is to say of an end that is final by it. When it was told to end,
-    /// and what became of the warning, stay as they were seen.
+    /// Records the retry rule that made an end final. The time when it was ordered to stop and the
+    /// outcome of the notice stay as they were.
     fn record_final_reason(&mut self, id: TaskId, end: &Reason) {
         let row = self.state.tasks.get(id);
         let noted =
@@ -195,7 +196,7 @@ impl Context<'_> {
         }
     }
 
-    /// The end of an attempt that is the end of the task.
+    /// The end of an attempt that is final for the task.
     fn give_up(&mut self, id: TaskId, machine: MachineId, exit: ExitClass, end: Reason) {
         self.record_final_reason(id, &end);
         self.mark_dead(id, TaskOutcome::Failed(exit), TaskChange::GaveUp { machine, exit }, end);
@@ -210,8 +211,8 @@ impl Context<'_> {
         self.task_event(id, TaskChange::Restarted { machine }, reason);
     }
 
-    /// Back into the queue, with the spec new placements use and nothing in its hands. A task of a
-    /// job that is going down, or that a resize cut off, dies instead.
+    /// Back to pending, with the spec that new placements use and without holds. A task of a job
+    /// that is stopping, or that a resize removed, dies instead.
     pub(super) fn requeue(
         &mut self,
         id: TaskId,
@@ -223,7 +224,7 @@ impl Context<'_> {
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
         let new_program = spec_change::becomes_new_program(job, &task);
-        // What failed has surely ended, so no lease is waited for.
+        // A failed attempt has surely ended, so there is no lease to wait for.
         let backs_off = matches!(change, TaskChange::Failed { .. });
         let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
         if unwanted {
@@ -256,8 +257,8 @@ impl Context<'_> {
         self.mark_maybe_ended(task.job);
     }
 
-    /// A holder leaves its machine without having been told to stop. Whatever holds nothing for
-    /// others and leaves nothing behind needs no step of its own for that.
+    /// A holder leaves its machine without having been ordered to stop. A task that holds nothing
+    /// for others and leaves nothing behind needs no such step.
     fn vacate(&mut self, id: TaskId, task: &Task) {
         let (true, Some(machine)) = (task.state.holds_resources(), task.machine()) else { return };
         let plain = |s: &Arc<JobSpec>| s.kind != JobKind::AllocSet && s.retain_disk.is_none();
@@ -288,7 +289,7 @@ impl Context<'_> {
         self.set_task(id, |t| {
             t.state = TaskState::Dead(fate);
             t.holds = Holds::default();
-            // Holders alone are behind the job's version: a dead row keeps no old spec alive.
+            // Only holders may be behind the job's version: a dead row keeps no old spec in use.
             t.version = version;
             t.reservation = limits;
         });
@@ -309,7 +310,8 @@ impl Context<'_> {
         let end = self.count_attempt_end(id, &task, exit);
         let mut tried = task;
         remember_crash(&mut tried.crashed_on, machine, self.now);
-        // What crashed wherever it may run is at fault itself: it goes on, with its back-off.
+        // A task that crashed wherever it may run is at fault itself: it is retried, with its
+        // back-off.
         let has_more = tried.crashed_on.is_empty() || self.has_untried_machine(&tried);
         let crashed_on = if has_more { tried.crashed_on } else { Vec::new() };
         self.set_task(id, |t| t.crashed_on = crashed_on);
@@ -323,8 +325,8 @@ impl Context<'_> {
         self.requeue(id, TaskChange::Failed { machine }, Reason::Exited(exit), not_before);
     }
 
-    /// Whether the task may run on some machine that takes work and that it does not avoid: for
-    /// one inside an alloc set, on one that has an alloc of the set.
+    /// Whether the task may run on some machine that accepts tasks and that it does not avoid: for
+    /// a task inside an alloc set, on one that has an alloc of the set.
     fn has_untried_machine(&self, task: &Task) -> bool {
         let Some(spec) = self.task_spec(task) else { return true };
         let may_go = |machine: MachineId| {
@@ -345,9 +347,9 @@ impl Context<'_> {
     }
 }
 
-/// A waiting task that is to become another program has failed at nothing yet: it starts without
-/// the back-off of the one before. Only what its last attempt brought on itself is a back-off; any
-/// other wait may be for a lease, as every wait of a job that has leases (`leased`).
+/// A pending task that is to run another program has not failed yet: it starts without the back-off
+/// of the one before. Only a wait caused by its own failure is a back-off; any other wait may be
+/// for a lease, as is every wait of a job that has leases (`leased`).
 pub(super) fn reset_failures(task: &mut Task, leased: bool) {
     (task.failures_in_row, task.apart) = (0, Vec::new());
     let failed = task
@@ -359,14 +361,14 @@ pub(super) fn reset_failures(task: &mut Task, leased: bool) {
     }
 }
 
-/// A kill is final, and a move or preemption wins over a restart in place.
+/// A kill is final, and a move or preemption takes precedence over a restart in place.
 fn supersedes(old: StopCause, new: StopCause) -> bool {
     (new == StopCause::Killed && old != StopCause::Killed)
         || (old.restarts_in_place() && !new.restarts_in_place())
 }
 
-/// What happened to a task that goes back to the queue, if the cell did it. A move for a new spec
-/// is what its owner asked for.
+/// The kind of end for a task that goes back to pending because of the cell. A move for a new spec
+/// is its owner's request.
 fn external_end(change: TaskChange, reason: &Reason) -> Option<(MachineId, ExitClass)> {
     match change {
         TaskChange::Lost { machine } => Some((machine, ExitClass::Lost)),
@@ -391,7 +393,7 @@ fn remember_crash(pairs: &mut Vec<CrashPair>, machine: MachineId, now: Time) {
     pairs.push(CrashPair { machine, crashes: 1, until });
 }
 
-/// Doubles with each failure in a row after the first.
+/// Back-off: doubles with each failure in a row after the first.
 pub(crate) fn back_off(first: Span, most: Span, failures: u32) -> Span {
     let doublings = failures.saturating_sub(1).min(32);
     Span(first.0.saturating_mul(1 << doublings).min(most.0))

@@ -1,8 +1,8 @@
-//! Tokens are made, used, revoked and expire. Whoever may manage users may make any; a user may
-//! make tokens for themselves; whoever manages machines may let machines in.
+//! Tokens are made, used, revoked and expire. A user that may manage users may make any; a user may
+//! make tokens for itself; a user that may manage machines may make join tokens for machines.
 //!
 //! A token to join as a replica or as a scheduler takes the right to manage users: both hold
-//! everything the cell knows, and nobody with a lesser right should be able to make one.
+//! everything the cell knows, and a user with a lesser right must not be able to make one.
 
 use super::Context;
 use crate::bounds::BoundKind;
@@ -15,11 +15,9 @@ use crate::event::{EventKind, TokenChange};
 use crate::id::TokenId;
 use crate::name::Name;
 use crate::quota::Capability;
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Object, Reason, Rejection, Storage};
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
-
-const JOIN_MINUTES: u64 = MAX_JOIN_TOKEN_LIFETIME.0 / 60_000;
 
 impl Context<'_> {
     pub(super) fn add_token(
@@ -31,9 +29,8 @@ impl Context<'_> {
         parent: Option<&Name>,
     ) -> Verdict {
         if let TokenKind::Dismissed { .. } = kind {
-            let (field, value) = ("kind".to_owned(), "dismissed".to_owned());
-            let allowed = "user_token, join_agent, join_replica, join_scheduler".to_owned();
-            return Err(Rejection::BadField { field, value, allowed });
+            let value = Given::text("dismissed");
+            return Err(Rejection::bad_field("kind", value, Allowed::TokenKind));
         }
         if let TokenKind::UserToken { user } = kind {
             self.user_by_name(user)?;
@@ -43,9 +40,10 @@ impl Context<'_> {
             let expires = old.created.plus(valid_for).min(latest);
             let same = (&old.kind, old.secret_hash, old.expires) == (kind, secret_hash, expires)
                 && old.parent.as_ref() == parent;
-            return match same {
-                true => Ok(Done::Unchanged),
-                false => Err(Rejection::Exists(format!("another token {id}"))),
+            return if same {
+                Ok(Done::Unchanged)
+            } else {
+                Err(Rejection::Exists(Object::Token(id.clone())))
             };
         }
         check_lifetime(kind, valid_for)?;
@@ -64,7 +62,7 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// When the token ends that another is made with, which must be good and the maker's own.
+    /// Expiry of the parent token, which must be valid and the maker's own.
     fn parent_expiry(&self, parent: Option<&Name>) -> Result<Time, Rejection> {
         let Some(id) = parent else { return Ok(Time::NEVER) };
         let row = self.state.token_named(id).and_then(|token| self.state.tokens.get(token));
@@ -78,7 +76,7 @@ impl Context<'_> {
         }
     }
 
-    /// Anybody may make tokens for themselves, so there is an end to it.
+    /// Every user may make tokens for itself, so their number is bounded.
     fn check_token_limit(&self, kind: &TokenKind) -> Result<(), Rejection> {
         let same = self.state.tokens.iter().filter(|(_, token)| token.kind == *kind).count();
         let most = self.state.bounds.tokens;
@@ -87,14 +85,14 @@ impl Context<'_> {
                 Self::check_one_more_for(user, BoundKind::Tokens, same, most)?;
             }
             _ if same as u64 >= most => {
-                let what = format!("tokens of this kind and name; at most {most} allowed");
-                return Err(Rejection::Full(what));
+                return Err(Rejection::Full(Storage::TokensAlike { most }));
             }
             _ => {}
         }
-        match self.state.tokens.has_room_for(1) {
-            true => Ok(()),
-            false => Err(Rejection::Full("tokens".into())),
+        if self.state.tokens.has_room_for(1) {
+            Ok(())
+        } else {
+            Err(Rejection::Full(Storage::Tokens))
         }
     }
 
@@ -137,8 +135,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// A replica that waits may have the authority's key: somebody who may manage users says so,
-    /// and names the key that it shows. Whoever stole the token has another.
+    /// Lets a waiting replica have the authority's key: a user that may manage users confirms it,
+    /// and names the fingerprint that the replica displays. A thief of the token has another key.
     pub(super) fn confirm_replica(&mut self, name: &Name, key: KeyFingerprint) -> Verdict {
         let kind = TokenKind::JoinReplica { name: name.clone() };
         let waiting: Vec<(TokenId, &PendingReplica)> = self
@@ -149,14 +147,12 @@ impl Context<'_> {
             .filter_map(|(token, row)| Some((token, row.waiting.as_ref()?)))
             .collect();
         if waiting.is_empty() {
-            let what = format!("no replica {name} waits to be confirmed");
-            return Err(Rejection::WrongState { what });
+            return Err(Rejection::WrongState(Conflict::NoReplicaWaits(name.clone())));
         }
         let Some((token, found)) = waiting.into_iter().find(|(_, found)| found.who.key == key)
         else {
-            let allowed = format!("what replica {name} itself shows where it joins");
-            let (field, value) = ("fingerprint".to_owned(), key.to_string());
-            return Err(Rejection::BadField { field, value, allowed });
+            let allowed = Allowed::ShownByReplica(name.clone());
+            return Err(Rejection::bad_field("fingerprint", Given::text(key), allowed));
         };
         if found.confirmed {
             return Ok(Done::Unchanged);
@@ -178,7 +174,7 @@ impl Context<'_> {
         }
     }
 
-    /// A name that somebody else gets one day must not come with keys.
+    /// Another user that gets the name one day must not get its tokens.
     pub(super) fn drop_tokens_of(&mut self, name: &Name) {
         let kind = TokenKind::UserToken { user: name.clone() };
         let tokens = self.state.tokens.iter().filter(|(_, token)| token.kind == kind);
@@ -187,9 +183,9 @@ impl Context<'_> {
         }
     }
 
-    /// Tokens that the user made, as far as their parent tells, and could not make any more. What a
-    /// right opened for somebody does not stay open when the right is gone. Says how many went,
-    /// those that were made with them included.
+    /// Drops tokens that the user made, as far as their parents show, and could not make any more.
+    /// Access granted by a right ends with the right. Returns how many were dropped, those that
+    /// were made with them included.
     pub(super) fn drop_unauthorized_tokens(
         &mut self,
         maker: &Name,
@@ -214,7 +210,8 @@ impl Context<'_> {
         before - self.state.tokens.len()
     }
 
-    /// And all that were made with it, and with those: a token ends with its parent.
+    /// Drops a token and all tokens that were made with it, recursively: a token ends with its
+    /// parent.
     pub(super) fn drop_token(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
         let mut ends = vec![token];
         while let Some(token) = ends.pop() {
@@ -232,20 +229,16 @@ impl Context<'_> {
     }
 }
 
-/// How long tokens may be good for.
+/// Checks how long a token may be valid.
 fn check_lifetime(kind: &TokenKind, valid_for: Span) -> Result<(), Rejection> {
     let (most, allowed) = match kind {
-        TokenKind::UserToken { .. } => (u64::MAX, "1 ms or more".to_owned()),
-        _ => (
-            MAX_JOIN_TOKEN_LIFETIME.0,
-            format!("1 to {} ms, {} min", MAX_JOIN_TOKEN_LIFETIME.0, JOIN_MINUTES),
-        ),
+        TokenKind::UserToken { .. } => (u64::MAX, Allowed::LengthAtLeast(Span(1))),
+        _ => (MAX_JOIN_TOKEN_LIFETIME.0, Allowed::JoinLife { most: MAX_JOIN_TOKEN_LIFETIME }),
     };
     if (1..=most).contains(&valid_for.0) {
         return Ok(());
     }
-    let value = format!("{} ms", valid_for.0);
-    Err(Rejection::BadField { field: "valid_for".into(), value, allowed })
+    Err(Rejection::bad_field("valid_for", Given::Length(valid_for), allowed))
 }
 
 #[cfg(test)]
@@ -253,7 +246,7 @@ mod tests {
     use super::*;
     use crate::apply::fixture::{Cell, name};
     use crate::command::Command;
-    use crate::render;
+    use crate::words;
 
     const SECRET: SecretHash = SecretHash([7; 32]);
 
@@ -288,7 +281,7 @@ mod tests {
             cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         }
         let got = cell.send_as(by, command);
-        assert_eq!(render::verdict(&cell.state, &got), want);
+        assert_eq!(words::verdict(&cell.state, &got), want);
     }
 
     #[test]
@@ -444,7 +437,7 @@ mod tests {
         assert_eq!(cell.state.tokens().len(), 0);
     }
 
-    /// `ubar` makes one of each kind with both rights; what is left with `holds` alone.
+    /// `ubar` makes one of each kind with both rights; compares what is left with `holds` alone.
     fn check_left(holds: &[Capability], want: &[&str]) {
         let mut cell = Cell::with_machines(0);
         for user in ["ufoo", "admin"] {

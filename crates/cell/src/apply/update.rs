@@ -1,10 +1,10 @@
-//! Updates (B7): a job rolls from one spec to another, task by task, and can be rolled back until
-//! the owner closes the update.
+//! Rolling updates (B7): a job rolls from one spec to another, task by task, and can be rolled back
+//! until the owner closes the update.
 //!
-//! What needs neither a restart nor a move takes effect at once. The rest waits for a controller,
-//! one [`crate::Command::StepUpdate`] at a time, so that disruption budgets hold while the world
-//! goes on; a command that rolled all tasks at once could not know what else goes down meanwhile.
-//! Undoing is the same roll with the ends exchanged.
+//! Changes that need neither a restart nor a move take effect at once. The rest waits for a
+//! controller, one [`crate::Command::StepUpdate`] at a time, so that disruption budgets are
+//! honoured in the present state; a command that rolled all tasks at once could not know what else
+//! goes down meanwhile. Undoing is the same roll with the ends exchanged.
 
 mod in_place;
 
@@ -16,11 +16,10 @@ use crate::event::{JobChange, TaskChange};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Update};
 use crate::name::{JobKey, Name};
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
 use crate::spec::JobSpec;
 use crate::spec_change::{self, Effect};
 use crate::task::{StopCause, Task, TaskState};
-use crate::units::pluralize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ impl Context<'_> {
         verdict
     }
 
-    /// The same spec again is no update, whatever version the client saw: it asks for what is.
+    /// The same spec again is no update, whatever version the client saw.
     pub(super) fn try_update(
         &mut self,
         owner: &Name,
@@ -52,13 +51,11 @@ impl Context<'_> {
         }
         self.check_expected_version(&key, &job, expect)?;
         if job.update.is_some() {
-            let what = format!("an update of job {key} is open; close it or undo it first");
-            return Err(Rejection::WrongState { what });
+            return Err(Rejection::WrongState(Conflict::UpdateOpen(key)));
         }
         if let Some(field) = spec_change::immutable_field(&old, spec) {
-            let (field, value) = (field.to_owned(), "another one".to_owned());
-            let allowed = format!("as in version {}; submit a new job instead", job.version);
-            return Err(Rejection::BadField { field, value, allowed });
+            let allowed = Allowed::AsInVersion(job.version);
+            return Err(Rejection::bad_field(field, Given::Another, allowed));
         }
         self.check_restricted_features(Some(&old), spec)?;
         self.check_still_not_above_set(spec)?;
@@ -76,8 +73,8 @@ impl Context<'_> {
         Ok(Done::Version(version))
     }
 
-    /// The job has a new target: report it, follow its count, and let it take effect where that
-    /// disturbs nobody.
+    /// The job has a new target: reports it, adjusts the rows to its count, and applies it where
+    /// that disturbs no task.
     fn roll_to(&mut self, id: JobId, old_count: u32, change: JobChange) {
         self.touch_quotas(id);
         self.job_event(id, change, Reason::Requested);
@@ -90,7 +87,7 @@ impl Context<'_> {
         self.drop_unused_versions(id);
     }
 
-    /// Back to where the update came from. Tasks it skipped are there already.
+    /// Rolls back to where the update came from. Tasks it skipped are there already.
     pub(super) fn undo_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Err(no_update(key)) };
@@ -116,7 +113,7 @@ impl Context<'_> {
         Ok(Done::Version(version))
     }
 
-    /// From here on there is no way back. Tasks that were skipped run their old spec until
+    /// From here on the update cannot be undone. Tasks that were skipped run their old spec until
     /// something else replaces them.
     pub(super) fn close_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
@@ -130,10 +127,8 @@ impl Context<'_> {
         let rows = job.tasks.iter().filter_map(|task| self.state.tasks.get(*task));
         let left = rows.filter(|task| behind(task)).count();
         if left > 0 {
-            let (left, have) =
-                (pluralize(left as u64, "task"), if left == 1 { "has" } else { "have" });
-            let what = format!("{left} of job {key} still {have} to be updated");
-            return Err(Rejection::WrongState { what });
+            let (job, left) = (key.clone(), left as u32);
+            return Err(Rejection::WrongState(Conflict::UpdateGoesOn { job, left }));
         }
         self.update_all_in_place(id);
         self.touch_quotas(id);
@@ -151,11 +146,8 @@ impl Context<'_> {
         let row = job.tasks.get(index as usize);
         let found = row.and_then(|task| Some((*task, self.state.tasks.get(*task)?.clone())));
         let Some((task_id, task)) = found else {
-            return Err(Rejection::BadField {
-                field: "index".into(),
-                value: index.to_string(),
-                allowed: format!("0 to {}", job.tasks.len().saturating_sub(1)),
-            });
+            let allowed = Allowed::range(0u64, job.tasks.len().saturating_sub(1) as u64);
+            return Err(Rejection::bad_field("index", Given::text(index), allowed));
         };
         if task.version == job.version {
             return Ok(Done::Unchanged);
@@ -196,11 +188,11 @@ impl Context<'_> {
         Done::Applied
     }
 
-    /// Stops a task to start it again: where it is, if the new spec fits there; else elsewhere.
+    /// Stops a task to restart it: where it is, if the new spec fits there; else elsewhere.
     fn disrupt(&mut self, id: TaskId, task: &Task, effect: Effect) {
         if effect == Effect::Restart && self.try_update_in_place(id) {
             match task.state {
-                // It starts again anyway, and then with the new spec.
+                // It restarts anyway, and then with the new spec.
                 TaskState::Stopping(_) => {
                     self.task_event(id, TaskChange::Updated, Reason::UpdateRestart);
                 }
@@ -214,7 +206,7 @@ impl Context<'_> {
 }
 
 fn no_update(key: &JobKey) -> Rejection {
-    Rejection::WrongState { what: format!("no update of job {key} is open") }
+    Rejection::WrongState(Conflict::NoUpdate(key.clone()))
 }
 
 fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) -> Job {
@@ -327,7 +319,7 @@ mod tests {
         );
     }
 
-    /// Whether the open update of `jfoo` has nothing left to do.
+    /// Whether the open update of `jfoo` is complete.
     fn is_complete(cell: &Cell) -> bool {
         let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
         let job = cell.state.jobs().get(id).unwrap();
@@ -433,7 +425,7 @@ mod tests {
             cell.event_lines.iter().filter(|s| s.ends_with("updated: new spec, no restart needed"));
         assert_eq!(updated_lines.count(), 3);
         cell.ok(close());
-        // A constraint that holds where the tasks run disturbs nobody; one that fails moves them.
+        // A constraint that holds where the tasks run disturbs none; one that fails moves them.
         let mut flash = Constraint {
             attribute: Token::new("flash").unwrap(),
             operator: Operator::Absent,
@@ -454,7 +446,7 @@ mod tests {
         assert_eq!(cell.states("jfoo"), [Running, Pending, Pending]);
     }
 
-    /// A volume that is lent where the task runs costs it a restart, any other its place.
+    /// A volume that the task's machine offers costs a restart, any other a move.
     #[test]
     fn a_task_that_is_to_borrow_what_its_machine_does_not_lend_moves() {
         for (path, want) in [("/srv", StopCause::RestartInPlace), ("/opt", StopCause::UpdateMoves)]
@@ -534,7 +526,7 @@ mod tests {
         let mut cell = rolling(&spec);
         cell.ok(update(&new_program(&spec), None));
         cell.ok(step(0));
-        // Beyond its own bound the update skips, even while the budget would refuse.
+        // Beyond its own bound the update skips, even while the budget would reject the step.
         assert_eq!(cell.ok(step(1)), Done::Applied);
         let why = "the update has caused as many disruptions as it may";
         assert_eq!(cell.event_lines, [format!("ubar/jfoo/1 not updated: {why}")]);
@@ -604,7 +596,7 @@ mod tests {
         assert_eq!(charged(&cell, Band::Batch), Resources::ZERO);
     }
 
-    /// A task that a cut of quota left in excess is told when the old version is let go.
+    /// A task over quota since a cut is flagged until the old version is dropped.
     #[test]
     fn leaving_an_old_version_ends_an_excess() {
         let spec = changed(&job("jfoo", 2, 100), |s| s.max_update_disruptions = Some(0));
@@ -643,7 +635,7 @@ mod tests {
             Some(grant) => grant.waits_for.clone(),
             None => Vec::new(),
         };
-        // No larger, so nobody to wait for.
+        // No larger, so nothing to wait for.
         cell.ok(update(&new_program(&spec), None));
         cell.ok(step(0));
         cell.report("jfoo", 0, Observed::Stopped);
@@ -728,7 +720,8 @@ mod tests {
         let index = "field index: value 2 is not valid; allowed: 0 to 1";
         assert_eq!(cell.rejection_text(step(2)), index);
         let resize = Command::ResizeJob { job: key("ubar/jfoo"), count: 3, expect: None };
-        let open = "not possible while an update of job ubar/jfoo is open";
+        let open = "not possible while an update of job ubar/jfoo is open; \
+                    close it or undo it first";
         assert_eq!(cell.rejection_text(resize), open);
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         assert_eq!(cell.rejection_text(step(0)), "not possible while job ubar/jfoo is stopping");

@@ -1,11 +1,12 @@
 //! Users, their capabilities (B12) and their quota (B11).
 //!
-//! Quota in the prod bands is a promise of real machines, so what is sold of it over all users is
-//! held, at every moment of every span, below what the cell has. In the lower bands more is sold
-//! than there is, on purpose: reclaimed room and idle machines are worth having.
+//! Quota in the prod bands is a promise of real machines, so the sum over all users is kept below
+//! the cell's capacity at every moment of every span. In the lower bands more is sold than there
+//! is, on purpose: reclaimed room and idle machines are to be used.
 
 use super::Context;
 use crate::admit;
+use crate::bounds::BoundKind;
 use crate::command::{Done, Verdict};
 use crate::event::{EventKind, UserChange};
 use crate::id::UserId;
@@ -13,11 +14,10 @@ use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Object, Reason, Rejection, Storage};
 use crate::resource::{Resources, Shortfall};
 use crate::state::State;
 use crate::time::Time;
-use crate::units::pluralize;
 use std::collections::BTreeSet;
 
 impl Context<'_> {
@@ -26,34 +26,35 @@ impl Context<'_> {
             return Ok(Done::Unchanged);
         }
         if !self.state.users.has_room_for(1) {
-            return Err(Rejection::Full("users".into()));
+            return Err(Rejection::Full(Storage::Users));
         }
         let user = self.state.insert_user(name.clone());
         self.emit(EventKind::User { user, change: UserChange::Added }, Reason::Requested);
         Ok(Done::Applied)
     }
 
-    /// A user with live jobs stays; dead ones go with their owner.
+    /// A user with live jobs cannot be removed; dead jobs are purged with their owner.
     pub(super) fn remove_user(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         let user = self.user_by_name(name)?;
         self.check_expected_user(name, user, expect)?;
         let counts = |job: &Job| job.user == user && !job.is_dead();
         let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
+        let has = |what, held| {
+            Rejection::WrongState(Conflict::UserHas { user: name.clone(), what, held })
+        };
         if live > 0 {
-            let live = pluralize(live as u64, "live job");
-            let what = format!("user {name} has {live}");
-            return Err(Rejection::WrongState { what });
+            return Err(has(BoundKind::Jobs, live as u64));
         }
-        if let Some(held) = self.state.components.blocks_user_removal(user) {
-            return Err(Rejection::WrongState { what: format!("user {name} {held}") });
+        if let Some((what, held)) = self.state.components.blocks_user_removal(user) {
+            return Err(has(what, held));
         }
         let dead = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
         let held = dead - self.purgeable_jobs(|_, job| job.user == user).len();
         if held > 0 {
-            let what = format!("leases or retained disk of {held} dead jobs of user {name} last");
-            return Err(Rejection::WrongState { what });
+            let (user, dead) = (name.clone(), held as u32);
+            return Err(Rejection::WrongState(Conflict::UserLeft { user, dead }));
         }
-        // What is over does not keep anybody in the cell; the event feed still tells of it.
+        // Dead jobs do not keep a user in the cell; the event feed still has their history.
         self.purge(|_, job| job.user == user);
         self.drop_tokens_of(name);
         self.state.remove_user(user);
@@ -86,8 +87,8 @@ impl Context<'_> {
         }
     }
 
-    /// A cut below what is charged is not refused: jobs stay, the excess is flagged, and nothing
-    /// more is admitted until it is gone.
+    /// A cut below the charge is not rejected: jobs stay, the excess is flagged, and nothing more
+    /// is admitted until it is gone.
     pub(super) fn set_quota(
         &mut self,
         name: &Name,
@@ -131,7 +132,7 @@ impl Context<'_> {
         expect: Option<u32>,
     ) -> Result<(), Rejection> {
         let found = self.state.users.get(user).map_or(0, |row| row.version);
-        Self::check_expected(|| format!("user {name}"), found, expect)
+        Self::check_expected(|| Object::User(name.clone()), found, expect)
     }
 }
 
@@ -140,20 +141,17 @@ fn check_quota(quota: &Quota) -> Result<(), Rejection> {
     if quota.from < quota.until {
         return Ok(());
     }
-    Err(Rejection::BadField {
-        field: "quota.until".into(),
-        value: quota.until.0.to_string(),
-        allowed: format!("after quota.from, {}", quota.from.0),
-    })
+    let allowed = Allowed::AfterQuotaFrom(quota.from);
+    Err(Rejection::bad_field("quota.until", Given::text(quota.until.0), allowed))
 }
 
-/// A grant that only shrinks is possible even in a cell that has lost machines.
+/// Whether a grant only shrinks, which is possible even in a cell that has lost machines.
 fn shrinks(old: &Quota, new: &Quota) -> bool {
     new.amount.within(old.amount) && new.from >= old.from && new.until <= old.until
 }
 
 /// What would be sold beyond the cell if `quota` became that of `user` in `band`. Sums rise only
-/// where some quota starts, so those are the moments to look at.
+/// where some quota starts, so only those moments are checked.
 fn oversold(state: &State, user: UserId, band: Band, quota: &Quota) -> Option<Shortfall> {
     let others = state.users.iter().flat_map(|(id, row)| {
         let prod = row.quota.iter().filter(move |(b, _)| b.is_prod() && (id, **b) != (user, band));
@@ -165,7 +163,7 @@ fn oversold(state: &State, user: UserId, band: Band, quota: &Quota) -> Option<Sh
         .iter()
         .flat_map(|q| [(q.from.max(quota.from), true, q.amount), (q.until, false, q.amount)])
         .collect();
-    // At equal times what ends goes first: a span does not hold its last moment.
+    // At equal times ends come first: a span does not include its last moment.
     changes.sort_unstable();
     let mut sum = Resources::ZERO;
     changes.into_iter().find_map(|(_, starts, amount)| {
@@ -180,11 +178,12 @@ mod tests {
     use crate::command::{Command, Done};
     use crate::priority::Band;
     use crate::quota::{Capability, Quota};
-    use crate::render;
     use crate::time::Time;
+    use crate::words;
     use std::collections::BTreeSet;
 
-    /// One grant after others, in a cell of capacity 100: `(user, band, amount, from, until)`.
+    /// Makes grants one after the other in a cell of capacity 100: `(user, band, amount, from,
+    /// until)`.
     fn check_sale(grants: &[(&str, Band, u64, u64, u64)], want: &str) {
         let mut cell = Cell::default();
         cell.ok(Command::AddMachine(crate::apply::fixture::machine("m1", 100)));
@@ -201,7 +200,7 @@ mod tests {
                 expect: None,
             };
             let verdict = cell.send(command);
-            message = render::verdict(&cell.state, &verdict);
+            message = words::verdict(&cell.state, &verdict);
         }
         assert_eq!(message, want, "{grants:?}");
     }
@@ -215,7 +214,7 @@ mod tests {
         check_sale(&[("ua", Production, 101, 0, 9)], oversold);
         check_sale(&[("ua", Batch, 1_000_000, 0, 9)], "done");
         check_sale(&[("ua", Production, 60, 0, 9), ("ub", Monitoring, 41, 0, 9)], oversold);
-        // One after the other is not at once.
+        // Consecutive spans do not overlap.
         check_sale(&[("ua", Production, 60, 0, 5), ("ub", Production, 100, 5, 9)], "done");
         check_sale(&[("ua", Production, 60, 0, 6), ("ub", Production, 41, 5, 9)], oversold);
         let three = [("ua", Production, 60, 0, 5), ("ub", Production, 60, 7, 9)];
@@ -223,7 +222,7 @@ mod tests {
         check_sale(&[three[0], three[1], ("uc", Production, 41, 0, 9)], oversold);
         let next = [("ua", Production, 60, 0, 5), ("ub", Production, 60, 5, 9)];
         check_sale(&[next[0], next[1], ("uc", Production, 40, 0, 9)], "done");
-        // One's own old grant does not count against the new one.
+        // A user's own old grant does not count against the new one.
         check_sale(&[("ua", Production, 60, 0, 9), ("ua", Production, 100, 0, 9)], "done");
         check_sale(&[("ua", Production, 60, 0, 9), ("ua", Production, 60, 0, 9)], "nothing to do");
         let span = "refused: field quota.until: value 3 is not valid; allowed: after quota.from, 3";
@@ -256,7 +255,7 @@ mod tests {
         let remove = || Command::RemoveUser { name: name("ubar"), expect: None };
         assert_eq!(cell.rejection_text(remove()), "not possible while user ubar has 1 live job");
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
-        // What is dead is forgotten with its owner.
+        // Dead jobs are purged with their owner.
         assert_eq!(cell.ok(remove()), Done::Applied);
         assert_eq!(cell.state.job_named(&key("ubar/jfoo")), None);
         assert_eq!(cell.rejection_text(remove()), "there is no user ubar");

@@ -1,10 +1,10 @@
-//! The components of the state: parts that own their rows and all that is done with them.
+//! The components of the state: parts that own their rows and all code that handles them.
 //!
-//! A component is a folder here: rows, commands, events, `apply`, what is derived, invariants and
-//! words. It comes to the state machine through the lists below and the traits of [`traits`];
-//! whatever is done to all components alike (dispatch, rendering, checks, history, audit) is made
-//! from the list, so nothing else names one. Users, machines, jobs and tasks change each other in
-//! one step, and stay one whole beside the components.
+//! A component is a folder here: rows, commands, events, `apply`, derived data, invariants and
+//! text. It is connected to the state machine through the lists below and the traits of [`traits`];
+//! everything that treats all components alike (dispatch, rendering, checks, history, audit) is
+//! generated from the list, so nothing else names a component. Users, machines, jobs and tasks
+//! change each other in one step, and so stay together in the core beside the components.
 //!
 //! Rejected: trait objects in the state. Readers of rows know their types, and the scheduler reads
 //! them on its hot path.
@@ -17,6 +17,7 @@ pub(crate) use traits::Component;
 pub use traits::{ComponentCommand, ComponentEvent};
 
 use crate::apply::Context;
+use crate::bounds::BoundKind;
 use crate::command::Verdict;
 use crate::event::EventKind;
 use crate::id::{MachineId, UserId};
@@ -25,7 +26,7 @@ use crate::state::State;
 use crate::tables::RowRef;
 use serde::{Deserialize, Serialize};
 
-/// Hands every component to a macro: module, variant of [`Command`] and [`Event`]. Their order is
+/// Passes every component to a macro: module, variant of [`Command`] and [`Event`]. Their order is
 /// that of variants in the log, so new ones go last.
 macro_rules! each_component {
     ($then:ident) => {
@@ -36,7 +37,7 @@ macro_rules! each_component {
     };
 }
 
-/// Hands the tables of components to a macro, behind those given: see [`crate::tables`]. Their
+/// Passes the tables of components to a macro, after those given: see [`crate::tables`]. Their
 /// order is that of a checkpoint, so new ones go last.
 macro_rules! with_component_tables {
     ($then:ident [$($before:tt)*]) => {
@@ -58,13 +59,13 @@ pub(crate) use with_component_tables;
 
 macro_rules! sum_types {
     ($($module:ident $variant:ident;)*) => {
-        /// Their parts of the state.
+        /// The components' parts of the state.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct Components {
             $(pub(crate) $module: $module::Tables,)*
         }
 
-        /// A command of one of them.
+        /// A command of a component.
         #[expect(clippy::large_enum_variant, reason = "commands of jobs hold their specs as well")]
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -73,7 +74,7 @@ macro_rules! sum_types {
             $($variant($module::Command),)*
         }
 
-        /// An event of one of them.
+        /// An event of a component.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
@@ -96,7 +97,7 @@ macro_rules! sum_types {
         )*
 
         impl Command {
-            /// What the component says of it.
+            /// The command as its component's trait object.
             #[must_use]
             pub fn as_component(&self) -> &dyn ComponentCommand {
                 match self {
@@ -112,7 +113,7 @@ macro_rules! sum_types {
         }
 
         impl Event {
-            /// What the component says of it.
+            /// The event as its component's trait object.
             #[must_use]
             pub fn as_component(&self) -> &dyn ComponentEvent {
                 match self {
@@ -126,7 +127,7 @@ each_component!(sum_types);
 
 macro_rules! for_all {
     ($($module:ident $variant:ident;)*) => {
-        /// Rebuilds what rows add up to, in a state that has rows alone.
+        /// Rebuilds the derived data of a state that has rows alone.
         pub(crate) fn derive(state: &mut State) {
             $($module::Tables::derive(state);)*
         }
@@ -151,8 +152,8 @@ macro_rules! for_all {
         }
 
         impl Components {
-            /// The first thing that keeps a user in the cell: `owns 2 ephemeral resources`.
-            pub(crate) fn blocks_user_removal(&self, user: UserId) -> Option<String> {
+            /// The first thing that keeps a user from being removed: `owns 2 ephemeral resources`.
+            pub(crate) fn blocks_user_removal(&self, user: UserId) -> Option<(BoundKind, u64)> {
                 None$(.or_else(|| self.$module.blocks_user_removal(user)))*
             }
 
@@ -167,7 +168,7 @@ macro_rules! for_all {
                 $(self.$module.forget_machine(machine);)*
             }
 
-            /// The row by whose end the end of this one is told.
+            /// The row whose removal reports the removal of this one.
             pub(crate) fn removed_with(&self, row: RowRef) -> Option<RowRef> {
                 None$(.or_else(|| self.$module.removed_with(row)))*
             }

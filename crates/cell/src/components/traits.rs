@@ -1,42 +1,43 @@
-//! What a component gives to the state machine, and what its commands and events say of themselves
-//! to whoever treats those of all components alike: rendering, history, the feed, the audit.
+//! The interface of a component to the state machine, and of its commands and events to code that
+//! treats those of all components alike: rendering, history, the feed, the audit log.
 
 use crate::apply::Context;
 use crate::apply::authorize::Rights;
+use crate::bounds::BoundKind;
 use crate::command::Verdict;
 use crate::id::{MachineId, UserId};
 use crate::invariant::{Check, Step};
 use crate::state::State;
 use crate::tables::RowRef;
 
-/// A part of the state with rules of its own. Implemented by the struct that holds its tables.
+/// A part of the state with its own rules. Implemented by the struct that holds its tables.
 pub(crate) trait Component {
     type Command;
 
-    /// Applies one command: decides, reading only, and then writes what can no longer fail.
+    /// Applies one command: decides by reading only, and then makes changes that cannot fail.
     fn apply(context: &mut Context<'_>, command: &Self::Command) -> Verdict;
 
-    /// Rebuilds what its rows add up to, names included. Users have their loads by then.
+    /// Rebuilds what its rows add up to, names included. The users' loads exist by then.
     fn derive(state: &mut State);
 
-    /// Ids and names lead to rows. Asked of rows nobody has vouched for, before anything is
+    /// Checks that ids and names lead to rows. Called on unvalidated rows, before anything is
     /// derived.
     fn references(state: &State) -> Check;
 
-    /// Every invariant of its rows, and that what is derived equals what they add up to. With code
-    /// of its own: a check that calls what it guards agrees with its mistakes.
+    /// Checks every invariant of its rows, and that derived data equals what they add up to. With
+    /// code of its own: a check that calls the code it guards agrees with its mistakes.
     fn check_state(state: &State) -> Check;
 
-    /// Every invariant of a step.
+    /// Checks every invariant of a step.
     fn check_step(_: &Step<'_>) -> Check {
         Ok(())
     }
 
-    /// Lets end what ends by the passing of time.
+    /// Expires what ends by the passing of time.
     fn expire(_: &mut Context<'_>) {}
 
-    /// What of it keeps a user in the cell: `owns 2 ephemeral resources`.
-    fn blocks_user_removal(&self, _: UserId) -> Option<String> {
+    /// What of this component keeps a user from being removed, and how many.
+    fn blocks_user_removal(&self, _: UserId) -> Option<(BoundKind, u64)> {
         None
     }
 
@@ -45,58 +46,58 @@ pub(crate) trait Component {
         Vec::new()
     }
 
-    /// A machine is gone, and what it had of this component with it.
+    /// A machine was removed; removes its rows of this component.
     fn forget_machine(&mut self, _: MachineId) {}
 
-    /// The row whose end takes this one along, and tells of it.
+    /// The row whose removal removes this one too, and reports it.
     fn removed_with(&self, _: RowRef) -> Option<RowRef> {
         None
     }
 }
 
-/// What a command says of itself.
+/// Description and properties of a command.
 pub trait ComponentCommand {
-    /// What the audit calls it: `set_cron`.
+    /// The command's name in the audit log: `set_cron`.
     fn name(&self) -> &'static str;
 
-    /// Who may send it.
+    /// The actors that may send it.
     fn rights(&self) -> Rights<'_>;
 
-    /// What it is about, without secrets.
+    /// The object of the command, without secrets.
     fn object(&self) -> String;
 
-    /// Whether it takes something away, so that there is more room in the end.
+    /// Whether the command removes something, so that the state shrinks in the end.
     fn frees_space(&self) -> bool;
 }
 
-/// What an event says of itself.
+/// Description and properties of an event.
 pub trait ComponentEvent {
-    /// What it is about, as history calls the kind: `cron`.
+    /// The kind of object, as history names it: `cron`.
     fn kind(&self) -> &'static str;
 
-    /// The row that it is about.
+    /// The row that the event is about.
     fn row(&self) -> RowRef;
 
-    /// Another row that it names.
+    /// Another row that the event names.
     fn related_row(&self) -> Option<RowRef> {
         None
     }
 
-    /// Whether the row is gone after it.
+    /// Whether the event reports the row's removal.
     fn removes_row(&self) -> bool;
 
-    /// What happened in a word, and the numbers it carries: `updated`, `version 2`.
+    /// A word for what happened, and its details: `updated`, `version 2`.
     fn label_and_detail(&self) -> (&'static str, Option<String>);
 
-    /// What happened, for people, with names.
+    /// What happened, as text with names for people.
     fn describe(&self, state: &State) -> String;
 
-    /// The rows whose change it tells.
+    /// The rows whose change the event reports.
     fn changed_rows(&self, _before: &State, _after: &State) -> Vec<RowRef> {
         vec![self.row()]
     }
 
-    /// Whether a task that found no place may find one after it. When in doubt, yes.
+    /// Whether an unplaceable task may become placeable after it. When in doubt, yes.
     fn may_free_room(&self) -> bool {
         false
     }

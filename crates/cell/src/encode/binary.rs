@@ -1,4 +1,4 @@
-//! A state to bytes and back: its head, its tables, its replay windows.
+//! The binary form of a state: its head, its tables, its replay windows.
 
 use super::LoadError;
 use crate::command::Actor;
@@ -27,7 +27,7 @@ fn write_windows(windows: &ReplayWindows, out: Vec<u8>) -> Vec<u8> {
     all.into_iter().fold(put(out, &(windows.len() as u64)), |out, window| put(out, &window))
 }
 
-/// The rows alone; nothing about them is known yet except that they decode.
+/// Decodes the rows alone; nothing about them is checked yet except that they decode.
 pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
     let mut reader = Reader::new(payload);
     let (level, now, applied, attempt_floor, bounds) =

@@ -1,8 +1,8 @@
-//! A state as rows alone, for whoever shows or mends it by hand. Nothing about [`Rows`] is known
-//! except that they are rows: they become a state again only through every check of the loader.
+//! A state as rows alone, for display and repair by hand. Nothing about [`Rows`] is known except
+//! that they are rows: they become a state again only through every check of the loader.
 //!
-//! Rejected: handing out a `State` that was not checked. Everything that takes a state relies on
-//! its sums and references, and a type that may lie about them would be believed.
+//! Rejected: a `State` that was not checked. All code that takes a state relies on its sums and
+//! references, and would believe wrong ones.
 
 use super::{LoadError, checked};
 use crate::bounds::Bounds;
@@ -16,7 +16,7 @@ use crate::time::Time;
 macro_rules! rows {
     ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
         at $($place:ident).+;)*) => {
-        /// What a state holds and does not derive. In each list the position is the id, and an
+        /// The part of a state that is not derived. In each list the position is the id, and an
         /// absence is a row that was removed.
         #[derive(Clone, Debug, Default)]
         pub struct Rows {
@@ -26,7 +26,7 @@ macro_rules! rows {
             pub attempt_floor: u32,
             pub bounds: Bounds,
             $(pub $field: Vec<Option<$row>>,)*
-            /// By who asked and which of their clients, in that order.
+            /// By actor and the actor's client, in that order.
             pub windows: Vec<((Actor, u64), ReplayWindow)>,
         }
 
@@ -62,10 +62,10 @@ impl Rows {
         }
     }
 
-    /// The state that these rows are, with every sum rebuilt and every invariant checked.
+    /// Makes a state of these rows, with every sum rebuilt and every invariant checked.
     ///
     /// # Errors
-    /// The first row that is wrong, or the first invariant that they break.
+    /// The first row that is wrong, or the first invariant that the rows break.
     pub fn into_state(mut self) -> Result<State, LoadError> {
         let mut windows = ReplayWindows::default();
         for (key, window) in std::mem::take(&mut self.windows) {

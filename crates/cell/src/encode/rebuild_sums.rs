@@ -1,6 +1,6 @@
-//! Sums from rows: what a freshly loaded state lacks. The rows refer to each other correctly by
-//! the time this runs. Adding rows in the order of their ids makes the result canonical; in
-//! particular a name shared by several jobs ends up with the newest.
+//! Rebuilds the derived sums of a freshly loaded state from its rows. The rows' references have
+//! been checked by the time this runs. Adding rows in the order of their ids makes the result
+//! canonical; in particular a name shared by several jobs ends up with the newest.
 
 use crate::components;
 use crate::edit::retained_disk;
@@ -19,7 +19,7 @@ pub(super) fn rebuild_sums(state: &mut State) {
     tasks(state);
 }
 
-/// A load for each row, an absence for each vacant slot: loads are found by the row's id.
+/// A load for each row, an absence for each vacant slot: loads are indexed by the row's id.
 fn loads_for_rows<K: Key, V: Clone, L: Clone>(
     rows: &Table<K, V>,
     mut load_of: impl FnMut(K, &V) -> L,

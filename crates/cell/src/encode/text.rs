@@ -1,9 +1,9 @@
-//! A state as text, to be read and mended by hand in extremis: one JSON object a line, one line a
-//! row, so that `grep`, `sed`, `jq` and an editor all do.
+//! The text form of a state, for reading and repair by hand in an emergency: JSON lines, one line
+//! for each row, so that `grep`, `sed`, `jq` and an editor all work.
 //!
-//! The first line is the head and the last one the end mark, without which nobody could tell
-//! whether text was cut between two lines. Each other line is of one table and is a row with its
-//! id, or a stretch of ids whose rows are gone:
+//! The first line is the head and the last one the end mark, without which text that was cut
+//! between two lines would go unnoticed. Each other line is of one table and is a row with its id,
+//! or a range of ids whose rows are gone:
 //!
 //! ```json
 //! {"checkpoint":1,"index":42,"term":2,"level":3,…,"slots":{"users":2,…}}
@@ -12,13 +12,13 @@
 //! {"end":true}
 //! ```
 //!
-//! `name` is for the reader: it says what the row says, or is left out, so whoever changes it alone
-//! is told that nothing would come of it. Rows refer to each other by id. A line that is taken out
-//! takes its row out. What can be computed is not written, so nothing of it can be mended wrongly.
-//! Text that was not touched gives back the very bytes that it was made of.
+//! `name` is for people: it must agree with the row, or be left out, so changing it alone is an
+//! error and not a change without effect. Rows refer to each other by id. Removing a line removes
+//! its row. Derived values are not written, so they cannot be repaired wrongly. Text that was not
+//! changed gives back the same bytes that it was made of.
 //!
-//! Rejected: one pretty document. It reads well while it is small, but then no tool that works on
-//! lines can take a row out of it, and an error could not name the row by its line.
+//! Rejected: one pretty-printed document. It reads well while it is small, but then no line-based
+//! tool can remove a row from it, and an error could not name the row by its line.
 
 mod fields;
 mod read;
@@ -38,24 +38,23 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the text. Another one is refused.
+/// Version of the text form. Other versions are refused.
 pub const VERSION: u32 = 1;
 
-/// Where in its log a state stands.
+/// The position in its log that a state was made at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPosition {
     pub index: u64,
     pub term: u64,
 }
 
-/// Which rows to write. All that is given must hold.
+/// Selects the rows to write. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowFilter {
     pub table: Option<TableName>,
     /// The job and its tasks.
     pub job: Option<JobKey>,
-    /// The machine, the tasks that are on it or hold room there, and what it has of ephemeral
-    /// resources.
+    /// The machine, the tasks that are on it or hold room there, and its ephemeral resources.
     pub machine: Option<Name>,
 }
 
@@ -88,10 +87,10 @@ struct Head {
     applied: u64,
     attempt_floor: u32,
     bounds: Bounds,
-    /// What `attempt_floor` has to be at least once task rows are taken out: a machine may still
-    /// report what became of them.
+    /// The minimum for `attempt_floor` once task rows are removed: a machine may still send reports
+    /// about them.
     next_attempt: u32,
-    /// Whether rows were left out: good for reading only.
+    /// Whether rows were left out, so that the text cannot be imported.
     part: bool,
     slots: Slots,
 }
@@ -99,7 +98,7 @@ struct Head {
 macro_rules! slots {
     ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
             at $($place:ident).+;)*) => {
-        /// How many ids each table has given away, and how many windows there are, which have none.
+        /// Number of ids each table has given out, and the number of windows, which have no ids.
         #[derive(Clone, Copy, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Slots {
@@ -124,8 +123,7 @@ struct End {
     end: bool,
 }
 
-/// Any other line, as it is read: an id and its row, or ids from the first up to and with the
-/// second.
+/// Any other line when read: an id and its row, or a range of ids, both ends included.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<T> {
@@ -138,8 +136,8 @@ struct Line<T> {
     row: Option<T>,
 }
 
-/// A number without meaning for people. As text, for tools that take numbers for floating-point
-/// ones would change it.
+/// A number without meaning for people. Written as text, because tools that take numbers for
+/// floating-point ones would change it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Hex(u64);
@@ -205,7 +203,7 @@ impl WindowRow {
     }
 }
 
-/// The text of these rows.
+/// Renders these rows as text.
 #[must_use]
 pub fn write(position: LogPosition, rows: &Rows, filter: &RowFilter) -> String {
     let mut writer = Writer { rows, filter, out: String::new() };
@@ -218,7 +216,7 @@ pub fn write(position: LogPosition, rows: &Rows, filter: &RowFilter) -> String {
     }
     each_table!(write_tables);
     writer.windows();
-    // A part is never imported, so nobody has to know whether it was cut.
+    // A part is never imported, so it needs no mark that it is complete.
     if filter.selects_all() {
         writer.line(&json(&End { end: true }));
     }
@@ -243,13 +241,13 @@ fn head(position: LogPosition, rows: &Rows, filter: &RowFilter) -> Head {
 }
 
 impl Rows {
-    /// Rows nobody has vouched for: an owner may be missing.
+    /// The rows are not validated: an owner may be missing.
     pub(crate) fn user_name(&self, slot: usize) -> String {
         let row = self.users.get(slot).and_then(Option::as_ref);
         row.map_or_else(|| format!("user#{slot}"), |user| user.name.to_string())
     }
 
-    /// What the row with this id is called; nothing where there is none, or it has no name.
+    /// The name of the row with this id; `None` if there is no such row, or it has no name.
     fn name_of(&self, table: TableName, id: u32) -> Option<String> {
         let (rows, at) = (self, id as usize);
         macro_rules! label {
@@ -265,8 +263,8 @@ impl Rows {
     }
 }
 
-/// Only maps whose keys are no text fail, and no row has one: the round trip of random states holds
-/// that.
+/// Only maps with keys that are no text fail, and no row has one: the round trip of random states
+/// tests that.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("every row has a form in JSON")
 }

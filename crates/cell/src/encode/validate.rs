@@ -1,5 +1,5 @@
-//! Rows that decode and refer to each other may still hold what admission would never have let in.
-//! Everything `apply` relies on being bounded is bounded here again, by admission's own rules.
+//! Checks rows that decode and refer to each other for values that admission would have rejected.
+//! Everything `apply` relies on being bounded is checked again here, by admission's own rules.
 
 use super::{LoadError, Rows};
 use crate::admit;
@@ -18,7 +18,7 @@ use crate::state::{LEVEL, State};
 use crate::tables::{TableRow, each_table, row_title};
 use crate::task::{MAX_CRASH_PAIRS, Task};
 
-/// Counters that grow by one stay far from their end; one beyond this was never counted up to.
+/// Counters that grow by one stay far below this; one beyond it was not reached by counting.
 pub(crate) const MAX_COUNTER: u64 = 1 << 31;
 
 pub(crate) type Checked = Result<(), LoadError>;
@@ -28,9 +28,10 @@ pub(crate) fn bad_row(row: &str, why: impl ToString) -> LoadError {
 }
 
 pub(crate) fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked {
-    match value <= most {
-        true => Ok(()),
-        false => Err(bad_row(row, format!("{field} is {value}; allowed: at most {most}"))),
+    if value <= most {
+        Ok(())
+    } else {
+        Err(bad_row(row, format!("{field} is {value}; allowed: at most {most}")))
     }
 }
 

@@ -1,12 +1,12 @@
-//! Tasks of a job inside an alloc set are in an alloc of that set, in each place they hold, on its
-//! machine, and only while the alloc holds its place. What they hold, prod by limits, is within
-//! what the alloc holds.
+//! Tasks of a job inside an alloc set are in an alloc of that set, in each hold, on its machine,
+//! and only while the alloc has its hold. What they hold, prod by limits, is within what the alloc
+//! holds.
 //!
-//! Reservations inside an alloc may rise beyond it together, as on a machine, and in no other way
-//! can more be held inside than the alloc has: placements, updates of what is inside and an alloc
-//! that shrinks are looked at first. Nothing the system chooses to do makes such an excess worse,
-//! and [`super::overcommit_flagged`] holds that it is flagged and that somebody inside must leave.
-//! An alloc itself is never reclaimed: it is charged at its limits, and waits with them.
+//! The sum of reservations inside an alloc may rise beyond the alloc, as on a machine; more cannot
+//! be held inside than the alloc has in any other way: placements, updates inside and an alloc that
+//! shrinks are checked first. Nothing the system chooses to do makes such an excess worse, and
+//! [`super::overcommit_flagged`] checks that it is flagged and that tasks inside must leave. An
+//! alloc itself is never reclaimed: it is charged at its limits, and waits with them.
 
 use super::{Check, Step, violation};
 use crate::hold::Hold;
@@ -75,9 +75,10 @@ fn check_inner(
     if task.state.holds_resources() && !outer.state.holds_resources() {
         return fail(format!("is {:?}, its alloc {name} {:?}", task.state, outer.state));
     }
-    match hold.devices().is_empty() && spec.task.named.is_empty() {
-        true => Ok(()),
-        false => fail("has devices or named resources of its own".to_owned()),
+    if hold.devices().is_empty() && spec.task.named.is_empty() {
+        Ok(())
+    } else {
+        fail("has devices or named resources of its own".to_owned())
     }
 }
 

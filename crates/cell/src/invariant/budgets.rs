@@ -1,5 +1,5 @@
-//! What the system chooses to do never has more tasks of a job down at once than the job allows,
-//! and stops a running task only while the job can spare one. Counted over the tasks' rows.
+//! Voluntary disruptions never have more tasks of a job down at once than the job allows, and stop
+//! a running task only while the job can spare one. Counted over the tasks' rows.
 
 use super::{Check, Step, violation};
 use crate::id::JobId;
@@ -27,7 +27,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     Ok(())
 }
 
-/// Jobs of which a running task runs no more.
+/// Jobs with a running task that the step stopped.
 fn disrupted(step: &Step<'_>) -> BTreeSet<JobId> {
     let stopped = step.before.tasks.iter().filter(|(id, task)| {
         let now = step.after.tasks.get(*id).map(|row| row.state);
@@ -36,7 +36,7 @@ fn disrupted(step: &Step<'_>) -> BTreeSet<JobId> {
     stopped.map(|(_, task)| task.job).collect()
 }
 
-/// Tasks that should run and do not.
+/// Number of tasks that should run and do not.
 fn down(state: &State, job: JobId) -> u32 {
     let rows = state.jobs.get(job).map(|row| row.tasks.clone()).unwrap_or_default();
     let waiting = rows

@@ -1,5 +1,6 @@
-//! The checks themselves, checked: each case is a step or a state as `apply` leaves it, spoiled in
-//! one place, and the one invariant that must notice. A check that never fails guards nothing.
+//! Tests of the invariants themselves: each case is a step or a state as `apply` leaves it,
+//! corrupted in one place, and the one invariant that must notice. A check that never fails guards
+//! nothing.
 
 use super::{check_state, check_step};
 use crate::apply::fixture::{Cell, job, key, machine, name};
@@ -40,11 +41,11 @@ fn placing(cell: &Cell, task: &str, index: usize) -> Command {
     Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })
 }
 
-/// Applies the command and spoils what it led to; the invariant that notices.
+/// Applies the command and corrupts the result; returns the invariant that notices.
 fn violated_by_step(
     cell: &mut Cell,
     command: Command,
-    spoil: impl Fn(&mut State),
+    corrupt: impl Fn(&mut State),
 ) -> Option<&'static str> {
     let before = cell.state.clone();
     let requests = vec![Request::from_default_sender(command, &before)];
@@ -52,18 +53,18 @@ fn violated_by_step(
     let mut events = Vec::new();
     let verdicts = cell.state.apply(&entry, &mut events);
     check_step(&before, &entry, &verdicts, &cell.state, &events).unwrap();
-    spoil(&mut cell.state);
+    corrupt(&mut cell.state);
     let found = check_step(&before, &entry, &verdicts, &cell.state, &events);
     found.err().map(|violation| violation.invariant)
 }
 
-fn violated_in_state(cell: &mut Cell, spoil: impl Fn(&mut State)) -> Option<&'static str> {
+fn violated_in_state(cell: &mut Cell, corrupt: impl Fn(&mut State)) -> Option<&'static str> {
     check_state(&cell.state).unwrap();
-    spoil(&mut cell.state);
+    corrupt(&mut cell.state);
     check_state(&cell.state).err().map(|violation| violation.invariant)
 }
 
-/// `jfoo/1` is placed on `m1`; spoiled, it went to `m2`, which `prepare` made a wrong place.
+/// `jfoo/1` is placed on `m1`; corrupted, it went to `m2`, which `prepare` made a wrong place.
 fn check_misplaced(shape: fn(&mut JobSpec), prepare: fn(&mut Cell), want: &str) {
     let mut cell = Cell::with_machines(2);
     let mut spec = job("jfoo", 2, 100);
@@ -71,10 +72,10 @@ fn check_misplaced(shape: fn(&mut JobSpec), prepare: fn(&mut Cell), want: &str) 
     cell.submit(&spec);
     prepare(&mut cell);
     let (command, task) = (placing(&cell, "jfoo", 1), cell.task_id("jfoo", 1));
-    let spoil = |state: &mut State| {
+    let corrupt = |state: &mut State| {
         state.edit_task(task, |t| t.holds = Holds::primary_only(room_on(M2)));
     };
-    assert_eq!(violated_by_step(&mut cell, command, spoil), Some(want));
+    assert_eq!(violated_by_step(&mut cell, command, corrupt), Some(want));
 }
 
 #[test]
@@ -118,14 +119,14 @@ fn a_task_that_does_not_wait_for_those_who_leave_is_noticed() {
     cell.ok(Command::StopJob { job: key("ubar/jold"), expect: None });
     cell.submit(&job("jfoo", 1, 100));
     let (command, task) = (placing(&cell, "jfoo", 0), cell.task_id("jfoo", 0));
-    let spoil = |state: &mut State| {
+    let corrupt = |state: &mut State| {
         state.edit_task(task, |t| t.holds = Holds::primary_only(room_on(MachineId(0))));
     };
-    assert_eq!(violated_by_step(&mut cell, command, spoil), Some("waits_for_leaving"));
+    assert_eq!(violated_by_step(&mut cell, command, corrupt), Some("waits_for_leaving"));
 }
 
-/// `jfoo/0` runs on `m1` and holds room on `m2`, with a port in each; spoiled in one place.
-fn check_hold(spoil: impl Fn(&mut State, TaskId), want: &str) {
+/// `jfoo/0` runs on `m1` and holds room on `m2`, with a port in each; corrupted in one place.
+fn check_hold(corrupt: impl Fn(&mut State, TaskId), want: &str) {
     let mut cell = Cell::with_machines(3);
     let mut spec = job("jfoo", 2, 100);
     spec.task.static_ports = vec![80];
@@ -136,7 +137,7 @@ fn check_hold(spoil: impl Fn(&mut State, TaskId), want: &str) {
     let (machine, alloc, ports, devices) = (M2, None, vec![80], vec![]);
     let target = Assignment { task, attempt: 1, machine, alloc, ports, devices };
     cell.ok(Command::ReserveHold(target));
-    assert_eq!(violated_in_state(&mut cell, |state| spoil(state, task)), Some(want));
+    assert_eq!(violated_in_state(&mut cell, |state| corrupt(state, task)), Some(want));
 }
 
 #[test]
@@ -224,7 +225,7 @@ fn an_alloc_that_holds_too_much_or_too_important_a_job_is_noticed() {
     assert_eq!(violated_in_state(&mut cell, reclaim), Some("alloc_rules"));
 }
 
-/// A task of `jfoo`, of which one may be disrupted in a minute, is moved for the better.
+/// A task of `jfoo`, of which one may be disrupted in a minute, is rebalanced.
 fn moved() -> (Cell, JobId, Command) {
     let mut cell = Cell::with_machines(1);
     let mut spec = job("jfoo", 2, 100);
@@ -237,13 +238,13 @@ fn moved() -> (Cell, JobId, Command) {
 
 #[test]
 fn a_disruption_that_is_not_counted_or_comes_too_soon_is_noticed() {
-    let spoils: [fn(&mut Vec<Time>); 2] = [Vec::clear, |times| times[0].0 -= 1];
-    for spoil in spoils {
+    let corruptions: [fn(&mut Vec<Time>); 2] = [Vec::clear, |times| times[0].0 -= 1];
+    for corrupt in corruptions {
         let (mut cell, id, command) = moved();
-        let spoiled = |state: &mut State| {
-            state.edit_job(id, |row| spoil(&mut row.disrupted_at));
+        let corrupted = |state: &mut State| {
+            state.edit_job(id, |row| corrupt(&mut row.disrupted_at));
         };
-        assert_eq!(violated_by_step(&mut cell, command, spoiled), Some("disruption_rate"));
+        assert_eq!(violated_by_step(&mut cell, command, corrupted), Some("disruption_rate"));
     }
     let (mut cell, id, command) = moved();
     let mut before = cell.state.clone();
@@ -271,17 +272,17 @@ fn a_namespace_of_two_owners_is_noticed() {
         cell.send_as("ubar", set).unwrap();
     }
     let (last, _) = cell.state.resources().iter().last().unwrap();
-    let spoil = |state: &mut State| {
+    let corrupt = |state: &mut State| {
         if let Some(row) = state.components.ephemeral.resources.get_mut(last) {
             row.owner = None;
         }
     };
-    assert_eq!(violated_in_state(&mut cell, spoil), Some("one_owner_per_namespace"));
+    assert_eq!(violated_in_state(&mut cell, corrupt), Some("one_owner_per_namespace"));
 }
 
 #[test]
 fn what_is_kept_beside_ephemeral_resources_is_added_up_again() {
-    let spoils: [fn(&mut Tables); 6] = [
+    let corruptions: [fn(&mut Tables); 6] = [
         |tables| tables.namespaces = Default::default(),
         |tables| tables.resource_counts = Default::default(),
         |tables| tables.machines_of = Default::default(),
@@ -291,14 +292,14 @@ fn what_is_kept_beside_ephemeral_resources_is_added_up_again() {
             tables.vacant.insert(CapacityId(0), ());
         },
     ];
-    for spoil in spoils {
+    for corrupt in corruptions {
         let mut cell = Cell::with_machines(1);
         let changes = vec![(NodeChoice::Node(name("m1")), CapacityChange::Add(1))];
         let (namespace, lease) = (token("app"), Span::seconds(60));
         let set = ephemeral::Command::Set { namespace, name: token("slot"), lease, changes };
         cell.send_as("ubar", set).unwrap();
-        let spoil = |state: &mut State| spoil(&mut state.components.ephemeral);
-        assert_eq!(violated_in_state(&mut cell, spoil), Some("sums_equal_parts"));
+        let corrupt = |state: &mut State| corrupt(&mut state.components.ephemeral);
+        assert_eq!(violated_in_state(&mut cell, corrupt), Some("sums_equal_parts"));
     }
 }
 
@@ -313,10 +314,10 @@ fn ends_counted_apart_that_do_not_add_up_are_noticed() {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         let task = cell.task_id("jfoo", 0);
-        let spoil = |state: &mut State| {
+        let corrupt = |state: &mut State| {
             state.edit_task(task, |row| row.apart = apart.clone());
         };
-        assert_eq!(violated_in_state(&mut cell, spoil), Some("counted_apart"), "{apart:?}");
+        assert_eq!(violated_in_state(&mut cell, corrupt), Some("counted_apart"), "{apart:?}");
     }
 }
 
@@ -336,7 +337,7 @@ fn a_placement_before_its_time_is_noticed() {
     let mut entry = Entry { now: Time(cell.now), requests };
     let mut events = Vec::new();
     let verdicts = cell.state.apply(&entry, &mut events);
-    // The same step told as if it had happened before the back-off was over.
+    // The same step as if it had happened before the back-off was over.
     (entry.now, cell.state.now) = (Time(early), Time(early));
     events.iter_mut().for_each(|event| event.at = Time(early));
     let task = cell.task_id("jfoo", 0);

@@ -1,5 +1,5 @@
-//! Ends that a policy forgives apart are listed in order, each kind once and none with nought, and
-//! the failures among them are among the failures in a row: the rest is what `max_failures` bounds.
+//! Ends with a retry number of their own are listed in order, each kind once and none with zero,
+//! and the failures among them are among the failures in a row: `max_failures` bounds the rest.
 
 use super::{Check, violation};
 use crate::retry;

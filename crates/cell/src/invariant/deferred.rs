@@ -1,5 +1,5 @@
-//! A job waits for others exactly while it is deferred, each of them still lives and is one that
-//! its spec names, and its tasks wait with it.
+//! A job waits for others exactly while it is deferred, each of them is live and is in its spec's
+//! dependencies, and its tasks wait with it.
 
 use super::{Check, violation};
 use crate::id::JobId;

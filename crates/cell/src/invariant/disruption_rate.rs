@@ -1,6 +1,6 @@
-//! What the system chooses to move never disrupts more tasks of a job within a span than the job
-//! allows, each such task leaves a time in the job's row, and nothing else does. Counted over the
-//! tasks' rows and the times before the step.
+//! Voluntary moves never disrupt more tasks of a job within a span than the job allows, each such
+//! task leaves a time in the job's row, and nothing else does. Counted over the tasks' rows and the
+//! times before the step.
 
 use super::{Check, Step, violation};
 use crate::command::{Command, EvictCause};
@@ -42,9 +42,10 @@ fn check_job(before: &Job, after: &Job, stopped: usize, now: Time) -> Result<(),
     let (old, new) = (&before.disrupted_at, &after.disrupted_at);
     let limit = before.spec().disruptions.filter(|_| stopped > 0);
     let Some(limit) = limit else {
-        return match old == new {
-            true => Ok(()),
-            false => Err(format!("times of disruptions went from {old:?} to {new:?} for nothing")),
+        return if old == new {
+            Ok(())
+        } else {
+            Err(format!("times of disruptions went from {old:?} to {new:?} for nothing"))
         };
     };
     let in_span = old.iter().filter(|at| now.since(**at) < limit.within).count();
@@ -57,13 +58,14 @@ fn check_job(before: &Job, after: &Job, stopped: usize, now: Time) -> Result<(),
     let mut want = old.clone();
     want.resize(old.len() + stopped, now);
     let kept = want.len().min(limit.most as usize);
-    match want.ends_with(new) && new.len() >= kept {
-        true => Ok(()),
-        false => Err(format!("{stopped} stopped, and times went from {old:?} to {new:?}")),
+    if want.ends_with(new) && new.len() >= kept {
+        Ok(())
+    } else {
+        Err(format!("{stopped} stopped, and times went from {old:?} to {new:?}"))
     }
 }
 
-/// Tasks that ran and run no more.
+/// Number of tasks that ran before the step and do not run after it.
 fn stopped(step: &Step<'_>, job: &Job) -> usize {
     let ran = |state: &State, task| {
         state.tasks.get(task).is_some_and(|row| row.state == TaskState::Running)

@@ -1,6 +1,6 @@
-//! Every row that changed has an event that says so, and every event belongs to a row that changed
-//! (a rejection, which changes nothing, aside). So a reader of events misses nothing: history,
-//! names and the scheduler's copy are folds over them.
+//! Every row that changed has an event that reports it, and every event is about a row that changed
+//! (except a rejection, which changes nothing). So a reader of events misses nothing: history,
+//! names and the scheduler's snapshot are folds over them.
 
 use super::{Check, Step, violation};
 use crate::event::{Event, EventKind, TaskChange};
@@ -13,11 +13,11 @@ use std::collections::BTreeSet;
 
 const NAME: &str = "events_cover_changes";
 
-/// Rows that differ between two states, or that events speak of.
+/// Rows that differ between two states, or that events are about.
 #[derive(Default)]
 struct Touched {
     rows: BTreeSet<RowRef>,
-    /// Jobs of which a task is touched: their rows keep the books of that.
+    /// Jobs of touched tasks: the job's row counts changes of its tasks.
     jobs_through_tasks: BTreeSet<JobId>,
     level: bool,
     bounds: bool,
@@ -51,7 +51,7 @@ fn reported_rows(step: &Step<'_>) -> Touched {
             }
             EventKind::Task { task, job, change, .. } => {
                 reported.rows.insert((*task).into());
-                // Which run is due stands with what is kept on the machine.
+                // The run that is due is stored with the retained disk on the machine.
                 if let TaskChange::SaverFailed { machine } = change {
                     reported.rows.insert((*machine).into());
                 }
@@ -116,20 +116,21 @@ fn every_change_has_event(step: &Step<'_>, changed: &Touched, reported: &Touched
         let (before, after) = (format!("{:?}", before.bounds), format!("{:?}", after.bounds));
         return unreported("bounds".to_owned(), before, after);
     }
-    match changed.level && !reported.level {
-        true => unreported("level".to_owned(), before.level.to_string(), after.level.to_string()),
-        false => Ok(()),
+    if changed.level && !reported.level {
+        unreported("level".to_owned(), before.level.to_string(), after.level.to_string())
+    } else {
+        Ok(())
     }
 }
 
-/// The row that took this one of a component along, if it is gone.
+/// The removed row of a component with which this one was removed, if any.
 fn removed_with_row(step: &Step<'_>, row: RowRef) -> Option<RowRef> {
     let of = step.before.components.removed_with(row)?;
     let is_gone = |row: RowRef| describe_row(step.after, row).1 == "None";
     (is_gone(of) && is_gone(row)).then_some(of)
 }
 
-/// What errors call a row, and the row.
+/// The word for a row in errors, and the row.
 fn describe_row(state: &State, row: RowRef) -> (String, String) {
     macro_rules! write {
         ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
@@ -146,8 +147,8 @@ fn describe_row(state: &State, row: RowRef) -> (String, String) {
     each_table!(write)
 }
 
-/// Specs nobody runs any more, the counts of an update and the times of disruptions follow the
-/// tasks they are about.
+/// Unused specs, the counts of an update and the times of disruptions follow the tasks they are
+/// about.
 fn is_bookkeeping_of_tasks(step: &Step<'_>, row: RowRef, reported: &Touched) -> bool {
     let id = JobId(row.slot);
     let is_bookkeeping =
@@ -175,7 +176,7 @@ fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Ch
         }
         // One batch may set a task's reservation twice, and back to what it was.
         EventKind::Task { change: TaskChange::ReservationChanged, .. } => true,
-        // About what it left on the machine, when it may be elsewhere, or dead.
+        // About disk it left on a machine, when the task may be elsewhere, or dead.
         EventKind::Task {
             change:
                 TaskChange::SaverFailed { machine }
@@ -183,7 +184,7 @@ fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Ch
                 | TaskChange::NotSaved { machine },
             ..
         } => changed.has(*machine),
-        // A change that was skipped is kept in the job's books.
+        // A skipped change is recorded in the job's row.
         EventKind::Task { task, job, .. } => changed.has(*task) || changed.has(*job),
         EventKind::Job { job, .. } => changed.has(*job) || changed.jobs_through_tasks.contains(job),
         EventKind::JobRejected { .. } => true,
@@ -194,8 +195,9 @@ fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Ch
         EventKind::Token { token, .. } => changed.has(*token),
         EventKind::Blob { blob, .. } => changed.has(*blob),
     };
-    match happened {
-        true => Ok(()),
-        false => Err(violation(NAME, "event", format!("{event:?}, and nothing of it changed"))),
+    if happened {
+        Ok(())
+    } else {
+        Err(violation(NAME, "event", format!("{event:?}, and nothing of it changed")))
     }
 }

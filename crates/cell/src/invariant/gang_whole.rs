@@ -1,4 +1,4 @@
-//! A plan that places a task of a gang leaves none of its tasks waiting.
+//! A plan that places a task of a gang leaves none of the gang's tasks pending.
 
 use super::{Check, Step, violation};
 use crate::command::Command;

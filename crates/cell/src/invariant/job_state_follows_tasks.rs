@@ -1,5 +1,5 @@
-//! A job's state follows from its tasks': it lives while one of them does, and one on its way out
-//! has none that waits. A dead job keeps no update open.
+//! A job's state follows from its tasks': it is live while one of them is, and a stopping job has
+//! no pending tasks. A dead job has no open update.
 
 use super::{Check, violation};
 use crate::job::JobState;

@@ -1,5 +1,6 @@
-//! A task is not placed before its time: not during its back-off, and, of an `at_most_one` job, not
-//! until its lease has surely run out where it was lost. A wait for a lease is never cut short.
+//! A task is not placed before its time: not during its back-off, and, for an `at_most_one` job,
+//! not before its lease has surely run out where it was lost. A wait for a lease is never
+//! shortened.
 
 use super::{Check, Step, violation};
 use crate::command::Command;
@@ -38,7 +39,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     Ok(())
 }
 
-/// Tasks on a machine that was lost, and those that an agent lost.
+/// Tasks on a machine that was lost, and tasks that an agent lost.
 fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
     let machine = match step.only_command() {
         Some((Command::MachineDown { machine } | Command::MachineUp { machine, .. }, Ok(_))) => {
@@ -67,7 +68,7 @@ mod tests {
     use crate::invariant::check_step;
     use crate::time::{Span, Time};
 
-    /// A lost task of an `at_most_one` job that `spoil` lets start too early.
+    /// A lost task of an `at_most_one` job, whose row says that it may start after `wait`.
     fn check(wait: Span, want: bool) {
         let mut cell = Cell::with_machines(1);
         let mut spec = job("jfoo", 1, 100);

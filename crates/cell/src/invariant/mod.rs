@@ -1,5 +1,5 @@
-//! What must be true of every state and of every step, one file each, checked after every step of
-//! every test and once by the loader.
+//! Invariants: conditions on every state and every step, one file each, checked after every step of
+//! every test and, for states, by the loader.
 //!
 //! The checks recompute what they need from the rows, with code of their own: a check that calls
 //! the function it guards agrees with its mistakes.
@@ -13,29 +13,29 @@
 //! | [`deferred`] | state | deferred start: B6, §2.3 |
 //! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, §2.3 |
 //! | [`alloc_rules`] | state, step | inner tasks charge their alloc alone: B9, §2.4 |
-//! | [`retained_disk_charged`] | state, step | a log saver finds what was left: B9, §2.4 |
-//! | [`overcommit_flagged`] | state | excess is known, somebody must go: B40, §5.5 |
+//! | [`retained_disk_charged`] | state, step | retained disk stays for its log saver: B9, §2.4 |
+//! | [`overcommit_flagged`] | state | over-commitment has its victims: B40, §5.5 |
 //! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, §5.5 |
 //! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
-//! | [`counted_apart`] | state | what is forgiven apart is counted once: X3 |
+//! | [`counted_apart`] | state | separate retry counters: X3 |
 //! | [`inner_not_above_set`] | state | a job is not worth more than its alloc: B9, §2.4 |
 //! | `one_owner_per_namespace` | state | ephemeral resources have an owner: E1 |
 //! | [`placed_where_allowed`] | step | hard constraints, drains, crash pairings: B4, B30, B41 |
 //! | [`spread_kept`] | step | tasks are spread over failure domains: B41, §4 |
-//! | [`leases_kept`] | step | nothing starts before its time: B41 |
-//! | [`waits_for_leaving`] | step | room is handed over, not shared: B3 |
+//! | [`leases_kept`] | step | no task starts before its time: B41 |
+//! | [`waits_for_leaving`] | step | a task waits for those leaving its room: B3 |
 //! | [`prod_never_preempts_prod`] | step | no preemption cascades: B10, §2.5 |
 //! | [`quota`] | state, step | nothing is admitted beyond quota: B11, §2.5 |
 //! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, §2.5 |
 //! | [`budgets`] | step | disruption budgets: B41, §4 |
 //! | [`disruption_rate`] | state, step | disruptions over time: B41, §4 |
-//! | [`gang_whole`] | step | a gang is placed whole: E4 |
+//! | [`gang_whole`] | step | a gang is placed as a whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
-//! | [`rejected_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
+//! | [`rejected_leaves_no_trace`] | step | rejections and repeats change nothing: B25, §4 |
 //! | `slots_fire_once` | step | a periodic job runs once for each slot: B42 |
 //! | [`time_monotone`] | step | log time never runs backwards: B22 |
 //!
-//! Those of a component stand in its folder of [`crate::components`].
+//! Invariants of a component are in its folder of [`crate::components`].
 //!
 //! Sections (§) are those of the Borg paper of 2015.
 
@@ -86,7 +86,7 @@ pub(crate) fn violation(
     Violation { invariant, row: row.to_string(), detail: detail.to_string() }
 }
 
-/// Ids, names and versions lead to rows. Everything else may rely on it, so it comes first.
+/// Ids, names and versions lead to rows. All other checks may rely on it, so it comes first.
 ///
 /// # Errors
 /// The first reference that leads nowhere or to the wrong row.
@@ -97,7 +97,7 @@ pub fn references(state: &State) -> Check {
 /// Every invariant of a state.
 ///
 /// # Errors
-/// The first one found broken.
+/// The first invariant found broken.
 pub fn check_state(state: &State) -> Check {
     let checks: [fn(&State) -> Check; 15] = [
         references::check,
@@ -119,13 +119,13 @@ pub fn check_state(state: &State) -> Check {
     checks.iter().try_for_each(|check| check(state))
 }
 
-/// Every invariant of a step: `entry` led from `before` to `after`, with these answers and events.
+/// Every invariant of a step: `entry` led from `before` to `after`, with these verdicts and events.
 ///
-/// Rules about what one command may do are judged where the entry holds one request; of an entry
-/// with several nobody can tell afterwards which one did it.
+/// Rules about what one command may do are checked if the entry has one request; of an entry with
+/// several it cannot be known afterwards which one made a change.
 ///
 /// # Errors
-/// The first one found broken.
+/// The first invariant found broken.
 pub fn check_step(
     before: &State,
     entry: &Entry,
@@ -156,7 +156,7 @@ pub fn check_step(
     checks.iter().try_for_each(|check| check(&step))
 }
 
-/// One entry, what it met, what it made of it.
+/// One entry with the states before and after it.
 pub(crate) struct Step<'a> {
     pub before: &'a State,
     pub entry: &'a Entry,
@@ -166,7 +166,7 @@ pub(crate) struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// The one command of this entry and its answer.
+    /// The one command of this entry and its verdict.
     fn only_command(&self) -> Option<(&'a Command, &'a Verdict)> {
         match (&self.entry.requests[..], self.verdicts) {
             ([request], [verdict]) => Some((&request.command, verdict)),
@@ -174,7 +174,7 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The one command, if it is one the system is free to leave undone.
+    /// The one command, if it is voluntary: one that the system is free to leave undone.
     fn voluntary_command(&self) -> Option<&'a Command> {
         let (command, _) = self.only_command()?;
         let voluntary = match command {
@@ -187,7 +187,7 @@ impl<'a> Step<'a> {
         voluntary.then_some(command)
     }
 
-    /// Whether a client's window knew one of the request ids before: answered, not done again.
+    /// Whether a window had one of the request ids before: answered, not applied again.
     fn is_repeated(&self) -> bool {
         let known = |request: &Request| {
             let id = request.id?;

@@ -1,6 +1,6 @@
-//! No command the system is free to leave undone makes a machine or an alloc hold more beyond what
-//! it has: prod counted by limits, everything by logged reservations, devices share by share, named
-//! resources by amount. Shrinking an excess is always allowed.
+//! No voluntary command makes a machine or an alloc hold more beyond what it has: prod counted by
+//! limits, everything by logged reservations, devices share by share, named resources by amount.
+//! Shrinking an excess is always allowed.
 
 use super::{Check, Step, violation};
 use crate::device::WHOLE_DEVICE;
@@ -40,7 +40,7 @@ fn excess(state: &State, machine: MachineId) -> BTreeMap<String, u64> {
     }
 }
 
-/// What is held beyond capacity, by kind.
+/// Excess over capacity, by kind.
 fn excess_of_load(
     state: &State,
     id: MachineId,

@@ -1,9 +1,9 @@
 //! A task runs in at most one place: it has holds exactly when its state says that it is on a
-//! machine, the first is where it runs, and another, a reservation, is there only while it runs.
+//! machine, the first is where it runs, and another, a reservation, exists only while it runs.
 //! Holds of one task are on different machines, which are up; a reservation is on none that drains
-//! or is over-committed. What was handed over in each hold (ports, device shares) is what the spec
-//! asks for and nobody else's. A device replaced by one of another kind leaves its holders with
-//! something else: only on a flagged machine.
+//! or is over-committed. The grants of each hold (ports, device shares) are what the spec asks for
+//! and nobody else's. A device replaced by one of another kind leaves its holders with a wrong
+//! device: only on a flagged machine.
 
 use super::{Check, violation};
 use crate::device::WHOLE_DEVICE;
@@ -42,7 +42,7 @@ pub(super) fn check(state: &State) -> Check {
     check_device_shares(state, &shares)
 }
 
-/// How many holds there are, and on which machines.
+/// Checks the number of holds, and their machines.
 fn check_roles(state: &State, id: TaskId, task: &Task) -> Check {
     let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
     let machines: Vec<MachineId> = task.holds.iter().map(|(_, hold)| hold.machine).collect();
@@ -72,7 +72,8 @@ fn check_place(state: &State, id: TaskId, task: &Task, role: HoldRole, hold: &Ho
         return fail(format!("holds room on {name}, which drains or has none to keep"));
     }
     let waits = hold.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
-    // An alloc that grew keeps in mind whose room it grew into, for what starts inside it.
+    // The grant of an alloc that grew lists the tasks whose room it grew into, for tasks that start
+    // inside it.
     let alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
     if task.state == TaskState::Running && waits && !alloc {
         return fail("runs and waits for others to leave".to_owned());
@@ -105,13 +106,14 @@ fn check_grant(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Check {
     if let (Some((grant, kind)), false) = (other, machine.is_none_or(|row| row.over_committed)) {
         return fail(format!("asks for a {kind}, has device {}", grant.device));
     }
-    match requested == held {
-        true => Ok(()),
-        false => fail(format!("asks for device shares {requested:?}, has {held:?}")),
+    if requested == held {
+        Ok(())
+    } else {
+        fail(format!("asks for device shares {requested:?}, has {held:?}"))
     }
 }
 
-/// More shares than a device has, or shares of a device that is gone: only on a flagged machine.
+/// More shares than a device has, or shares of a removed device: only on a flagged machine.
 fn check_device_shares(state: &State, shares: &BTreeMap<(MachineId, u8), u32>) -> Check {
     for ((machine, device), milli) in shares {
         let Some(row) = state.machines.get(*machine) else { continue };

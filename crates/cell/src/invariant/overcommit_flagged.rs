@@ -1,10 +1,11 @@
-//! A machine is flagged exactly when more is held than there is, of the machine or inside an alloc
-//! on it, or when somebody holds a device other than it asked for; and then somebody must leave:
-//! the obligation names holders there whose going ends the excess. Disk retained for log
-//! savers is the one thing no eviction gives back: where it alone is what is too much, nobody need
-//! be named, and the flag stays until it is fetched or out of time. Prod is named for prod's limits
-//! or for devices, never for that, and inside an alloc never. Whoever is named is there: room held
-//! for a task that runs elsewhere is given up before anybody has to leave.
+//! A machine is flagged as over-committed exactly when more is held than there is, of the machine
+//! or inside an alloc on it, or when a task holds a device other than it asked for; then there must
+//! be victims: [`crate::overcommit_eviction`] names holders there whose eviction ends the excess.
+//! Disk retained for log savers is the one thing no eviction gives back: if it alone is too much,
+//! there need be no victims, and the flag stays until the disk is released. Prod tasks are victims
+//! because of prod's limits or of devices, never because of that disk, and inside an alloc never.
+//! Every victim runs there: room held for a task that runs elsewhere is released before any task
+//! has to leave.
 
 use super::{Check, violation};
 use crate::device::WHOLE_DEVICE;
@@ -49,7 +50,7 @@ fn lacks_devices(machine: &Machine, load: &MachineLoad) -> bool {
     load.devices.iter().enumerate().any(|(at, used)| *used > room(at))
 }
 
-/// Who holds room on the machine, for itself or for a move, with what it holds there.
+/// Tasks that hold room on the machine, for themselves or for a move, with their hold there.
 fn holders(state: &State, machine: MachineId) -> impl Iterator<Item = (TaskId, &Task, &Hold)> {
     let loads = state.machine_load(machine).into_iter();
     let listed = loads.flat_map(|load| load.tasks.iter().chain(&load.held_for));
@@ -60,18 +61,19 @@ fn holders(state: &State, machine: MachineId) -> impl Iterator<Item = (TaskId, &
     rows.filter(|(_, task, _)| task.state.holds_resources())
 }
 
-/// Whether a device it holds is gone, or of another kind or model than it asked for.
+/// Whether a device it holds was removed, or is of another kind or model than it asked for.
 fn wrong_devices(state: &State, machine: &Machine, task: &Task, hold: &Hold) -> bool {
     let Some(spec) = state.spec_of(task) else { return false };
-    let asks = spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| ask));
-    hold.devices().iter().zip(asks).any(|(grant, ask)| {
+    let requests =
+        spec.task.devices.iter().flat_map(|request| (0..request.count).map(move |_| request));
+    hold.devices().iter().zip(requests).any(|(grant, request)| {
         let device = machine.spec.devices.get(usize::from(grant.device));
-        let fits = device.filter(|d| d.kind == ask.kind);
-        fits.is_none_or(|d| !ask.models.is_empty() && !ask.models.contains(&d.model))
+        let fits = device.filter(|d| d.kind == request.kind);
+        fits.is_none_or(|d| !request.models.is_empty() && !request.models.contains(&d.model))
     })
 }
 
-/// Whether `id` is an alloc inside which more is held than it has, `gone` aside.
+/// Whether `id` is an alloc inside which more is held than it has, not counting `gone`.
 fn is_overfull_alloc(
     state: &State,
     id: TaskId,
@@ -88,8 +90,8 @@ fn is_overfull_alloc(
     !reserved.within(spec.limits_of(task.index))
 }
 
-/// Those named inside allocs are not prod, and end what is too much there. An alloc that is named
-/// itself takes its tasks along.
+/// Victims inside allocs are not prod, and end the excess there. An alloc that is a victim itself
+/// takes its tasks along.
 fn check_alloc_victims(
     state: &State,
     on: MachineId,
@@ -115,7 +117,7 @@ fn check_alloc_victims(
     Ok(())
 }
 
-/// Takes the obliged out of the sums and looks again.
+/// Takes the victims out of the sums and checks again.
 fn check_victims_end_excess(
     state: &State,
     id: MachineId,
@@ -156,11 +158,10 @@ fn check_victims_end_excess(
         }
     }
     rest.reserved.disk = rest.reserved.disk.saturating_sub(kept);
-    match exceeds(machine, &rest, capacity) {
-        false => Ok(()),
-        true => {
-            let detail = format!("still too full once {victims:?} have left: {rest:?}");
-            Err(violation(NAME, &machine.spec.name, detail))
-        }
+    if exceeds(machine, &rest, capacity) {
+        let detail = format!("still too full once {victims:?} have left: {rest:?}");
+        Err(violation(NAME, &machine.spec.name, detail))
+    } else {
+        Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
-//! draining, not short itself unless the task is of production, meets every hard constraint, lends
+//! draining, not under pressure unless the task is prod, satisfies every hard constraint, offers
 //! every volume, is none the task keeps crashing on, and has the devices the task asked for. The
-//! same of constraints and volumes when a task takes a new version where it is, and all of it when
-//! room is reserved for one on another machine.
+//! same holds for constraints and volumes when a task takes a new version where it is, and for all
+//! of it when room is reserved for a task on another machine.
 //!
-//! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
+//! An invariant of the step, not of the state: a machine's attributes may change later, and its
+//! tasks stay.
 
 use super::{Check, Step, violation};
 use crate::hold::Hold;
@@ -37,11 +38,11 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         if placed || changed {
             check_constraints(step, id, spec, machine)?;
         }
-        let borrows = |spec: &JobSpec| spec.task.isolation.volumes.clone();
-        let borrows_else = stays
+        let volumes_of = |spec: &JobSpec| spec.task.isolation.volumes.clone();
+        let volumes_changed = stays
             && new.state.holds_resources()
-            && step.before.spec_of(old).is_some_and(|was| borrows(was) != borrows(spec));
-        if placed || borrows_else {
+            && step.before.spec_of(old).is_some_and(|was| volumes_of(was) != volumes_of(spec));
+        if placed || volumes_changed {
             check_volumes(step, id, spec, machine)?;
         }
     }
@@ -102,8 +103,9 @@ fn check_place(step: &Step<'_>, id: TaskId, old: &Task, hold: &Hold, machine: &M
         return fail(format!("placed on {name}, where it crashed {} times", pair.crashes));
     }
     let load = step.after.machine_load(hold.machine);
-    match load.is_some_and(|load| load.wrong_devices.contains(&id)) {
-        true => fail(format!("placed on {name} with devices it did not ask for")),
-        false => Ok(()),
+    if load.is_some_and(|load| load.wrong_devices.contains(&id)) {
+        fail(format!("placed on {name} with devices it did not ask for"))
+    } else {
+        Ok(())
     }
 }

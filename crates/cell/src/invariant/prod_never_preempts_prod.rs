@@ -1,5 +1,5 @@
-//! A preemptor is of higher priority than its victim, and inside a prod band nobody preempts
-//! anybody. The victim is on its way out and the preemptor has a place.
+//! A preemptor has a higher priority than its victim, and inside a prod band no task preempts
+//! another. The victim is stopping and the preemptor is placed.
 
 use super::{Check, Step, violation};
 use crate::event::EventKind;

@@ -1,5 +1,5 @@
-//! Granting prod quota never sells more than the cell has, at any time. Losing machines may leave
-//! it oversold; a grant that only shrinks is then still possible.
+//! Granting prod quota never sells more than the cell has, at any time. After losing machines the
+//! cell may be oversold; a grant that only shrinks is then still possible.
 
 use super::{Check, Step, violation};
 use crate::command::Command;

@@ -1,8 +1,8 @@
 //! Nothing is admitted beyond quota: a submission, update or resize never leaves more charged than
-//! granted, unless it charges less than before. Excess through a cut or an expiry is flagged.
+//! granted, unless it charges less than before. Excess caused by a cut or an expiry is flagged.
 //!
-//! Flags are looked at when a charge or a grant changes and when time is told to expire things, so
-//! between an expiry and the next look a flag may lag behind the clock, never behind a command.
+//! Flags are updated when a charge or a grant changes and by an expiry command, so between a
+//! quota's end and the next update a flag may lag behind the clock, never behind a command.
 
 use super::{Check, Step, violation};
 use crate::command::Command;
@@ -27,10 +27,11 @@ pub(super) fn check(state: &State) -> Check {
             let quota = user.quota.get(&band);
             let amount = quota.map_or(Resources::ZERO, |quota| quota.amount);
             let always = quota.is_none_or(|q| q.from == Time::ZERO && q.until > state.now);
-            let wrong = match charged.within(amount) {
-                // Within the amount, so flagged only for a time in which it was not granted.
-                true => flagged && (always || charged.is_zero()),
-                false => !flagged,
+            let wrong = if charged.within(amount) {
+                // Within the amount, so flagged only if it was not granted at that time.
+                flagged && (always || charged.is_zero())
+            } else {
+                !flagged
             };
             if wrong {
                 let detail = format!("{band}: charged {charged:?} of {quota:?}, flagged {flagged}");
@@ -70,7 +71,7 @@ fn admitted(step: &Step<'_>, id: UserId, user: &User, band: Band) -> Check {
         .filter(|quota: &&Quota| quota.from <= step.after.now && step.after.now < quota.until)
         .map_or(Resources::ZERO, |quota| quota.amount);
     let (before, after) = (charged(step.before, id, band), charged(step.after, id, band));
-    // Where the charge did not rise nothing was admitted.
+    // If the charge did not rise nothing was admitted.
     match after.first_excess(granted.max(before)) {
         Some(excess) => Err(violation(NAME, &user.name, format!("admitted in {band}: {excess}"))),
         None => Ok(()),
@@ -83,11 +84,10 @@ fn up_to_date(step: &Step<'_>, id: UserId, user: &User, band: Band) -> Check {
     let granted = valid.map_or(Resources::ZERO, |quota| quota.amount);
     let charged = charged(step.after, id, band);
     let (exceeds, flagged) = (!charged.within(granted), user.exceeded.contains(&band));
-    match exceeds == flagged {
-        true => Ok(()),
-        false => {
-            let detail = format!("{band}: charged {charged:?}, granted {granted:?}, {flagged}");
-            Err(violation(NAME, &user.name, detail))
-        }
+    if exceeds == flagged {
+        Ok(())
+    } else {
+        let detail = format!("{band}: charged {charged:?}, granted {granted:?}, {flagged}");
+        Err(violation(NAME, &user.name, detail))
     }
 }

@@ -1,5 +1,5 @@
-//! Every id, name and version kept in a row leads to a row, and to the right one. Checked before
-//! anything else, without indexing: the loader asks this of rows nobody has vouched for.
+//! Every id, name and version in a row leads to a row, and to the right one. Checked before
+//! anything else, without indexing: the loader calls this on unvalidated rows.
 
 use super::{Check, violation};
 use crate::components;
@@ -21,7 +21,7 @@ pub(super) fn check(state: &State) -> Check {
     check_newest_is_live(state)?;
     components::references(state)?;
     let users: BTreeSet<&Name> = state.users.iter().map(|(_, user)| &user.name).collect();
-    // Indices are made after rows are checked, so they are of no use here.
+    // Indexes are built after rows are checked, so they cannot be used here.
     let ends: BTreeMap<&Name, Time> =
         state.tokens.iter().map(|(_, token)| (&token.id, token.expires)).collect();
     state.tokens.iter().try_for_each(|(_, token)| check_token(&ends, &users, token))?;
@@ -84,8 +84,8 @@ fn check_job(state: &State, id: JobId, job: &Job) -> Check {
     Ok(())
 }
 
-/// A token never outlives its user, for somebody else may get the name, nor the token that it was
-/// made with.
+/// A token never outlives its user, because somebody else may get the name, nor the token that it
+/// was made with.
 fn check_token(
     ends: &BTreeMap<&Name, Time>,
     users: &BTreeSet<&Name>,
@@ -105,7 +105,7 @@ fn check_token(
     }
 }
 
-/// A name may be used again once its job is dead; the living one is always the newest.
+/// A name may be reused once its job is dead; the live one is always the newest.
 fn check_newest_is_live(state: &State) -> Check {
     let mut newest = BTreeMap::new();
     for (id, job) in state.jobs.iter() {

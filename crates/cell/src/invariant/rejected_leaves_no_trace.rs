@@ -1,6 +1,6 @@
-//! A refused command, one of which every item was refused, and one that found everything done
-//! already, changes no row; the only event is the rejection of a submission or update. A request
-//! repeated by id is answered, not done again.
+//! A rejected command, one with every item rejected, and one that found everything done already,
+//! change no row; the only event is the rejection of a submission or update. A request repeated by
+//! id is answered, not applied again.
 
 use super::{Check, Step, violation};
 use crate::command::{ApplyOutcome, Command, Done, Verdict};
@@ -39,7 +39,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     same_rows(step.before, step.after)
 }
 
-/// Whether nothing is left of a command made of items: a plan, a batch.
+/// Whether nothing took effect of a command made of items: a plan, a batch.
 fn all_rejected(command: &Command, verdict: &Verdict) -> bool {
     let items = match command {
         Command::CommitPlan(plan) => plan.groups.len(),
@@ -92,8 +92,8 @@ mod tests {
     use crate::plan::{Assignment, Group, Plan};
     use crate::time::Time;
 
-    /// Groups that put `jfoo/0` on these machines, and a row that changed meanwhile.
-    fn check(machines: &[u32], spoil: bool, want: bool) {
+    /// A plan with groups that put `jfoo/0` on these machines, and a row that changed meanwhile.
+    fn check(machines: &[u32], corrupt: bool, want: bool) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         let task = cell.task_id("jfoo", 0);
@@ -109,7 +109,7 @@ mod tests {
         let entry = Entry { now: Time(cell.now), requests };
         let mut events = Vec::new();
         let verdicts = cell.state.apply(&entry, &mut events);
-        if spoil {
+        if corrupt {
             cell.state.edit_task(TaskId(task.0), |t| t.failures_in_row += 1);
         }
         let found = check_step(&before, &entry, &verdicts, &cell.state, &events);

@@ -1,5 +1,6 @@
 //! A reservation is at most the task's limits: reclamation lends out what is unused, it never adds.
-//! And at least the disk that must outlive the task, which is handed over when it leaves.
+//! It is at least the disk that must outlive the task, which becomes retained disk when the task
+//! leaves.
 
 use super::{Check, violation};
 use crate::state::State;
@@ -15,7 +16,7 @@ pub(super) fn check(state: &State) -> Check {
             return Err(violation(NAME, state.task_name(id), detail));
         }
         let floor = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
-        // Also while it waits: nothing settles the reservation when it is placed.
+        // Also while it is pending: the reservation is not recomputed when it is placed.
         if !task.state.is_dead() && task.reservation.disk < floor {
             let detail = format!("reserves {} of disk, must retain {floor}", task.reservation.disk);
             return Err(violation(NAME, state.task_name(id), detail));

@@ -1,6 +1,6 @@
-//! Disk that must outlive a task is charged to its machine from the moment the task lets go, and
-//! stays so until it is fetched, out of time, or gone with the machine. That it is charged is
-//! [`super::sums_equal_parts`]'s business; this holds that it is there.
+//! Disk that must outlive a task is charged to its machine from the moment the task releases it,
+//! until it is saved, out of time, or gone with the machine. [`super::sums_equal_parts`] checks the
+//! charge; this invariant checks that the disk is recorded.
 
 use super::{Check, Step, violation};
 use crate::command::Command;
@@ -26,7 +26,7 @@ pub(super) fn check(state: &State) -> Check {
     Ok(())
 }
 
-/// The row stays for the log saver to name, and its attempt is over.
+/// The row stays, so that the log saver can name it, and its attempt is over.
 fn is_attempt_over(state: &State, entry: &RetainedDisk) -> bool {
     state.tasks.get(entry.task).is_some_and(|task| {
         let over = task.attempt == entry.attempt && !task.state.holds_resources();
@@ -40,7 +40,7 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
     check_kept(step, command)
 }
 
-/// Who ran here and holds nothing here any more has left its disk.
+/// A task that ran here and holds nothing here any more has left its disk.
 fn check_left_behind(step: &Step<'_>) -> Check {
     for (id, task) in step.before.tasks.iter() {
         let Some(retain) = step.before.spec_of(task).and_then(|spec| spec.retain_disk.as_ref())
@@ -54,7 +54,7 @@ fn check_left_behind(step: &Step<'_>) -> Check {
         }
         let machine = task.machine().and_then(|machine| step.after.machines.get(machine));
         let Some(machine) = machine else { continue };
-        // One batch of reports can hold a restart in place and the end of what was restarted.
+        // One batch of reports can contain a restart in place and the end of the restarted task.
         let mut kept = machine.retained.iter();
         let found = kept.find(|r| r.task == id && r.attempt >= task.attempt);
         if found.is_none_or(|entry| entry.bytes != retain.bytes) {
@@ -65,7 +65,7 @@ fn check_left_behind(step: &Step<'_>) -> Check {
     Ok(())
 }
 
-/// What was kept is still there, or there is a reason why not.
+/// Retained disk is still recorded, or there is a reason why not.
 fn check_kept(step: &Step<'_>, command: &Command) -> Check {
     for (id, machine) in step.before.machines.iter() {
         let Some(after) = step.after.machines.get(id) else { continue };

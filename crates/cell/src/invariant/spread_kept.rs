@@ -1,10 +1,10 @@
-//! Nothing the system chooses to do puts more tasks of a job into one failure domain than the job's
-//! spread limits allow. Counted are the places that tasks hold, two of one that holds room on
-//! the target of a move, of versions that have such limits.
+//! Voluntary commands never put more tasks of a job into one failure domain than the job's spread
+//! limits allow. Counted are holds, two for a task that holds room on the target of a move, of
+//! versions that have such limits.
 //!
 //! More than allowed can be there all the same, through no choice of the system: an update tightens
-//! the limits, or a machine moves to another rack. Who is there stays, until something else moves
-//! it; the count only falls.
+//! the limits, or a machine moves to another rack. Tasks that are there stay, until something else
+//! moves them; the count only falls.
 
 use super::{Check, Step, violation};
 use crate::id::JobId;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 const NAME: &str = "spread_kept";
 
-/// Tasks of a job by what they are in: machine by name, rack or power domain by token.
+/// Tasks of a job by domain: machine by name, rack or power domain by token.
 type Counts = BTreeMap<String, u32>;
 
 pub(super) fn check(step: &Step<'_>) -> Check {

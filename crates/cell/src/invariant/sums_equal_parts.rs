@@ -1,4 +1,4 @@
-//! Every derived sum, count and index equals what the rows add up to. Added up here by its own
+//! Every derived sum, count and index equals what the rows add up to. Added up here by separate
 //! code, from scratch, so that a mistake in the incremental accounting shows.
 
 use super::{Check, violation};
@@ -81,8 +81,8 @@ fn bytes_of(spec: &impl serde::Serialize) -> u64 {
     postcard::to_stdvec(spec).map_or(0, |bytes| bytes.len() as u64)
 }
 
-/// Task by task, the most that the job's version, an end of its open update or the version the task
-/// itself runs allows it, in that version's band.
+/// Sum over the tasks of the maximum of the job's version, both ends of its open update and the
+/// version the task itself runs, in that version's band.
 fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
     let mut usable = BTreeSet::from([job.version]);
     usable.extend(job.update.iter().flat_map(|update| [update.from, update.to]));
@@ -158,14 +158,17 @@ fn add_hold(
     }
 }
 
-/// Whether each device held is one its request takes.
+/// Whether each device held satisfies its request.
 fn devices_as_asked(state: &State, hold: &Hold, spec: &JobSpec) -> bool {
     let Some(row) = state.machines.get(hold.machine) else { return true };
-    let requested =
-        spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| (&ask.kind, ask)));
-    hold.devices().iter().zip(requested).all(|(grant, (kind, ask))| {
+    let requested = spec
+        .task
+        .devices
+        .iter()
+        .flat_map(|request| (0..request.count).map(move |_| (&request.kind, request)));
+    hold.devices().iter().zip(requested).all(|(grant, (kind, request))| {
         let device = row.spec.devices.get(usize::from(grant.device));
-        let model = |model| ask.models.is_empty() || ask.models.contains(model);
+        let model = |model| request.models.is_empty() || request.models.contains(model);
         device.is_some_and(|device| device.kind == *kind && model(&device.model))
     })
 }
@@ -232,7 +235,7 @@ fn add_holder(load: &mut MachineLoad, task: &Task, hold: &Hold, spec: &JobSpec) 
     }
 }
 
-/// Sorted, amounts of one name added up, nothing that is zero.
+/// Sorted, with amounts of one name added up, and without zeros.
 fn canonical(load: &mut MachineLoad) {
     load.ports.sort_unstable();
     let mut named = BTreeMap::new();
@@ -247,9 +250,10 @@ fn canonical(load: &mut MachineLoad) {
 }
 
 pub(crate) fn equal<T: PartialEq + Debug>(row: String, kept: &T, parts: &T) -> Check {
-    match kept == parts {
-        true => Ok(()),
-        false => Err(violation(NAME, row, format!("kept {kept:?}; parts add up to {parts:?}"))),
+    if kept == parts {
+        Ok(())
+    } else {
+        Err(violation(NAME, row, format!("kept {kept:?}; parts add up to {parts:?}")))
     }
 }
 

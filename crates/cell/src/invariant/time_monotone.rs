@@ -1,5 +1,5 @@
 //! Log time never runs backwards, whatever the proposer's clock does; each entry counts once, gets
-//! an answer per request, and its events carry its time.
+//! a verdict for each request, and its events have its time.
 
 use super::{Check, Step, violation};
 

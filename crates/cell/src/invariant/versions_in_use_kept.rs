@@ -1,5 +1,5 @@
-//! The specs a job keeps are those its tasks run, its own, and both ends of an open update; an
-//! update leads to the job's version. Only what is on a machine runs an older one.
+//! The specs of a job are those its tasks run, its present one, and both ends of an open update; an
+//! update leads to the job's version. Only tasks on a machine run an older one.
 
 use super::{Check, violation};
 use crate::state::State;

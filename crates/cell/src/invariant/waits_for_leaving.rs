@@ -1,6 +1,6 @@
-//! Whoever is given room waits for those who are leaving it: a task that is placed, and one that
-//! grows where it is, has in its grant everybody who was on the way out of that machine or alloc,
-//! or whom its own group sent on the way. An alloc that grows keeps them for what is put into it
+//! A task that gets room waits for the tasks that are leaving it: a task that is placed, or grows
+//! where it is, has in its grant every task that was stopping on that machine or in that alloc, or
+//! that its own group stopped. An alloc that grows keeps them for tasks that are placed in it
 //! later.
 
 use super::{Check, Step, violation};
@@ -39,8 +39,11 @@ fn grew(step: &Step<'_>, old: &Task, new: &Task) -> bool {
 fn check_task(step: &Step<'_>, id: TaskId, task: &Task) -> Check {
     let waits_for = task.grant().map_or(&[][..], |grant| &grant.waits_for);
     let outer = task.alloc().and_then(|alloc| step.after.tasks.get(alloc)?.grant());
-    // Of a plan with several groups nobody can tell afterwards whose victim it was.
-    let own = matches!(step.only_command(), Some((Command::CommitPlan(plan), _)) if plan.groups.len() == 1);
+    // In a plan with several groups it cannot be known afterwards whose victim it was.
+    let own = matches!(
+        step.only_command(),
+        Some((Command::CommitPlan(plan), _)) if plan.groups.len() == 1
+    );
     for (other, row) in step.after.tasks.iter() {
         let left = step.before.tasks.get(other).is_some_and(|row| row.state.holds_resources());
         if left && !own {

@@ -1,18 +1,18 @@
-//! The knobs of the estimator, per dimension, and the three named settings.
+//! Parameters of the usage estimator, by dimension, and the three named presets.
 
 use crate::resource::DIMENSIONS;
 use crate::time::Span;
 use serde::{Deserialize, Serialize};
 
-/// How one dimension is estimated.
+/// Parameters for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DimensionReclaimConfig {
-    /// Added to recent peak usage, in thousandths of that usage.
+    /// Margin added to recent peak usage, in thousandths of that usage.
     pub margin_permille: u32,
     /// Time in which the gap between estimate and target halves.
     pub half_life: Span,
-    /// How far back the peak is taken from.
+    /// Length of the window whose peak usage counts.
     pub peak_window: Span,
 }
 
@@ -21,9 +21,9 @@ pub struct DimensionReclaimConfig {
 pub struct ReclaimConfig {
     /// By [`crate::resource::Dimension`].
     pub dimensions: [DimensionReclaimConfig; DIMENSIONS],
-    /// The limit is reserved this long after a start: usage of a starting task says little.
+    /// The limit is reserved for this long after a start: usage of a starting task says little.
     pub warm_up: Span,
-    /// Decays are logged in steps of limit / this.
+    /// Decays are logged in steps of the limit divided by this.
     pub steps: u32,
 }
 
@@ -62,7 +62,7 @@ impl ReclaimConfig {
     /// Small margins: most reclaimed, most evictions of non-prod work.
     pub const AGGRESSIVE: ReclaimConfig = with_margins(100, 100, 100, 100);
 
-    /// The same margins, with estimates that fall so many times as fast.
+    /// The same margins, with estimates that decay `times` times as fast.
     #[must_use]
     pub fn accelerated(mut self, times: u64) -> ReclaimConfig {
         for dimension in &mut self.dimensions {
@@ -72,10 +72,10 @@ impl ReclaimConfig {
         self
     }
 
-    /// By name, for command lines and configuration.
+    /// A preset by name, for command lines and configuration.
     ///
     /// # Errors
-    /// Names what is allowed.
+    /// The allowed names.
     pub fn by_name(name: &str) -> Result<ReclaimConfig, String> {
         match name {
             "baseline" => Ok(ReclaimConfig::BASELINE),
@@ -88,7 +88,7 @@ impl ReclaimConfig {
     }
 }
 
-/// Never nothing at all: time is divided by these.
+/// At least 1: time is divided by these spans.
 fn shortened(span: Span, times: u64) -> Span {
     Span((span.0 / times.max(1)).max(1))
 }

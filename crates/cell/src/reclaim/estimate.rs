@@ -4,7 +4,7 @@ use super::config::{DimensionReclaimConfig, ReclaimConfig};
 use crate::resource::{DIMENSIONS, Dimension, Resources};
 use crate::time::{Span, Time};
 
-/// Parts of the peak window; the peak forgets in steps of window / this.
+/// Buckets of the peak window; old usage is dropped in steps of window / this.
 const BUCKETS: usize = 8;
 
 /// Usage of a task over a short interval that ended at `at`.
@@ -70,7 +70,7 @@ impl Estimate {
         }
     }
 
-    /// What the log has, as far as this estimate knows.
+    /// The logged reservation, as far as this estimate knows it.
     #[must_use]
     pub fn logged(&self) -> Resources {
         self.logged
@@ -82,7 +82,7 @@ impl Estimate {
         Resources::from_array(self.current.map(|c| c.div_ceil(FRACTION)))
     }
 
-    /// Takes in a sample; returns the reservation to log, if it is worth an entry.
+    /// Adds a sample; returns the reservation to log, if the change is large enough.
     pub fn sample(&mut self, config: &ReclaimConfig, sample: Sample) -> Option<Resources> {
         let passed = sample.at.since(self.last_at);
         self.last_at = self.last_at.max(sample.at);
@@ -118,7 +118,7 @@ impl Estimate {
         };
     }
 
-    /// Rises at once; decays when a whole step has gathered in some dimension.
+    /// Rises at once; decays when a whole step has accumulated in some dimension.
     fn reservation_to_log(&mut self, config: &ReclaimConfig) -> Option<Resources> {
         let wanted = self.quantised(config.steps);
         let rises = Dimension::ALL.iter().any(|d| wanted.get(*d) > self.logged.get(*d));
@@ -174,8 +174,8 @@ mod tests {
 
     const LIMIT: u64 = 16_000;
 
-    /// Feeds cpu usage every 10 s; returns (seconds, usage, logged) after each sample and how often
-    /// something was logged.
+    /// Adds a sample of CPU usage every 10 s; returns (seconds, usage, logged) after each sample
+    /// and how often a reservation was logged.
     fn run(settings: &ReclaimConfig, usage: impl Fn(u64) -> u64, until_s: u64) -> Run {
         let mut estimate = Estimate::new(Resources::new(LIMIT, 0, 0, 0), Time::ZERO);
         let mut out = Run { rows: Vec::new(), entries: 0 };

@@ -1,4 +1,4 @@
-//! Plain values to build tests from. Every field is spelt out once, here.
+//! Builders of plain values for tests. Every field is spelt out once, here.
 
 use cellwright_cell::constraint::{AttributeValue, Attributes};
 use cellwright_cell::device::{Device, DeviceRequest, WHOLE_DEVICE};
@@ -25,7 +25,7 @@ pub fn job_key(user: &str, job: &str) -> JobKey {
     JobKey { user: name(user), job: name(job) }
 }
 
-/// Cores, GiB of memory and disk; a disk rate nobody competes for.
+/// Cores, GiB of memory and disk; a disk rate that never runs out.
 pub fn room(cores: u64, ram: u64, disk: u64) -> Resources {
     Resources::new(cores * 1000, ram * GIB, disk * GIB, 0)
 }

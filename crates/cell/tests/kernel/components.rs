@@ -46,20 +46,20 @@ macro_rules! each {
             every_variant(pins, "ComponentEvent", &events);
         }
 
-        /// Who would ask for it.
+        /// The user that would send it.
         pub fn owner(command: &components::Command) -> Option<Name> {
             match command {
                 $(components::Command::$variant(command) => $module::owner(command),)*
             }
         }
 
-        /// As often of each, however many there are.
+        /// Each component with the same frequency, however many there are.
         fn random_of(number: u64, state: &State, draw: &mut Draw) -> Option<Command> {
             let all: [fn(&State, &mut Draw) -> Command; COUNT as usize] = [$($module::random),*];
             Some(all.get(number as usize)?(state, draw))
         }
 
-        /// A command of a transcript.
+        /// Parses a command of a transcript.
         pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
             $(
                 if let Some(command) = $module::parse_command(verb, rest)? {
@@ -75,17 +75,17 @@ each! {
     cron Cron;
 }
 
-/// Now and then a command of some component: each comes once in twenty-two times.
+/// Sometimes a command of some component: each once in twenty-two times.
 pub fn random(state: &State, draw: &mut Draw) -> Option<Command> {
     random_of(draw.below(22), state, draw)
 }
 
-/// `cron.fired`: what an event is counted as.
+/// `cron.fired`: the name under which an event is counted.
 pub fn name(event: &dyn ComponentEvent) -> String {
     format!("{}.{}", event.kind(), event.label_and_detail().0)
 }
 
-/// Of every change.
+/// Names of every change.
 pub fn names() -> impl Iterator<Item = String> {
     events().into_iter().filter_map(|what| match what {
         EventKind::Component(event) => Some(name(event.as_component())),

@@ -1,5 +1,5 @@
-//! Every reason an event can carry, every change and every refusal is reached by a test: what no
-//! test reaches, nobody has seen work.
+//! Every reason an event can have, every change and every rejection is reached by a test: what no
+//! test reaches has never been seen to work.
 
 use crate::properties::Run;
 use crate::world::World;
@@ -7,7 +7,7 @@ use crate::{samples, transcripts};
 use cellwright_cell::reason::Reason;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Refusals that no run is long enough for: one takes four billion rows or versions, the other a
+/// Rejections that no run is long enough for: one takes four billion rows or versions, the other a
 /// client's whole window of requests, which a test in `properties` fills.
 const OUT_OF_REACH: [&str; 2] = ["Refusal.Full", "Refusal.RequestTooOld"];
 

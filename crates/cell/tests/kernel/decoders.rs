@@ -1,5 +1,5 @@
-//! The decoders under hostile input: whatever the bytes, an answer or an error, never a panic, and
-//! what is accepted is a state that obeys every invariant and goes on applying entries.
+//! Tests of the decoders under hostile input: any bytes give a value or an error, never a panic,
+//! and what is accepted is a state that satisfies every invariant and can apply further entries.
 //!
 //! Mutations happen below the checksum (the envelope is sealed again after each), or nothing would
 //! ever reach the decoders of rows. The same entry points serve coverage-guided fuzzing; see
@@ -13,7 +13,7 @@ use cellwright_cell::encode::{self, HEADER, LoadError};
 use cellwright_cell::invariant::check_state;
 use cellwright_cell::state::State;
 
-/// Seals a payload by the documented layout, written out once more.
+/// Seals a payload by the documented layout, implemented here separately.
 fn sealed(kind: u8, format: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::from(*b"CELL");
     bytes.push(kind);
@@ -26,7 +26,7 @@ fn sealed(kind: u8, format: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// States and entries that random runs led to.
+/// States and entries of random runs.
 fn corpus() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut states, mut entries) = (Vec::new(), Vec::new());
     for run in 0..6u64 {
@@ -49,7 +49,7 @@ fn mutated(payload: &[u8], draw: &mut Draw) -> Vec<u8> {
                 bytes.remove(at);
             }
             3 => {
-                // A length beyond all measure.
+                // A huge length.
                 let end = (at + 9).min(bytes.len());
                 bytes[at..end].fill(0xff);
             }
@@ -61,13 +61,13 @@ fn mutated(payload: &[u8], draw: &mut Draw) -> Vec<u8> {
     bytes
 }
 
-/// Which mutations to try: the same ones each time, `CELL_FUZZ` times as many where that is set.
+/// Seeds of the mutations: the same each time, `CELL_FUZZ` times as many if that is set.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let more = std::env::var("CELL_FUZZ").ok().and_then(|text| text.parse().ok());
     0..count * more.unwrap_or(1)
 }
 
-/// What was let in must be sound, and must stay so.
+/// Checks that an accepted state is sound, and stays so.
 fn check_keeps_working(mut state: State, seed: u64) {
     let bytes = encode::save(&state);
     let again = encode::load(&bytes).map(|mut again| again.hash());

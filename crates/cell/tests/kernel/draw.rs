@@ -1,5 +1,5 @@
-//! A small generator of choices. Each step of a random run has its own seed, so that taking a step
-//! out of a failing run does not change what the others do.
+//! A small random generator. Each step of a random run has its own seed, so that removing a step
+//! from a failing run does not change the others.
 
 pub struct Draw(u64);
 

@@ -1,6 +1,6 @@
-//! Random commands: mostly ones that make sense for the state they meet, so that runs get
-//! somewhere, and some that never should have been sent: unknown ids, stale attempts, odd specs.
-//! Few names, so that commands meet each other.
+//! Random commands: mostly ones that make sense in the present state, so that runs make progress,
+//! and some that should never have been sent: unknown ids, stale attempts, odd specs. There are few
+//! names, so that commands affect the same objects.
 
 use crate::build;
 use crate::components;
@@ -29,8 +29,8 @@ use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::task::{ExitClass, NoticeOutcome, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 
-/// A cell in which work can begin: machines that are up, users with quota. Without it most of a
-/// short run is spent on getting there.
+/// A cell in which work can begin: machines that are up, users with quota. Without it a short run
+/// would spend most of its steps on getting there.
 pub fn opening(draw: &mut Draw) -> Vec<Entry> {
     let mut requests = Vec::new();
     for number in 0..4 {
@@ -58,7 +58,7 @@ fn by_operator(command: Command) -> Request {
     Request { by: Actor::Operator, id: None, command }
 }
 
-/// The next entry: nearly always one request, so that every rule about commands can be judged.
+/// The next entry: nearly always one request, so that every rule about commands can be checked.
 pub fn entry(state: &State, sent: &[Entry], seed: u64) -> Entry {
     let mut draw = Draw::new(seed);
     let requests = if draw.one_in(12) { 2 + draw.below(3) } else { 1 };
@@ -93,7 +93,7 @@ fn request(state: &State, sent: &[Entry], draw: &mut Draw) -> Request {
     Request { by, id, command }
 }
 
-/// Mostly somebody who may.
+/// Mostly an actor that may send the command.
 fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
     let owner = match command {
         Command::SubmitJob { owner, .. }
@@ -132,7 +132,7 @@ fn job_name(draw: &mut Draw) -> String {
     format!("j{}", draw.below(5))
 }
 
-/// Until there are users, quota and machines, mostly those.
+/// Mostly users, quota and machines until there are some.
 fn command(state: &State, draw: &mut Draw) -> Command {
     if state.users().len() < 2 || state.machines().len() < 2 {
         return match draw.below(3) {
@@ -209,7 +209,7 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     }
 }
 
-/// What an agent says that goes on asking, gets well, or starts anew.
+/// An agent's report that repeats a request, ends the shortage, or starts anew.
 fn report_pressure(state: &State, draw: &mut Draw) -> Command {
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
@@ -230,7 +230,7 @@ fn report_pressure(state: &State, draw: &mut Draw) -> Command {
     Command::SetShortages { machine, incarnation, shortages }
 }
 
-/// Nearly always one that exists.
+/// Nearly always a machine that exists.
 pub fn some_machine(state: &State, draw: &mut Draw) -> MachineId {
     let all: Vec<MachineId> = state.machines().iter().map(|(id, _)| id).collect();
     match draw.pick(&all) {
@@ -248,7 +248,7 @@ fn some_task(state: &State, draw: &mut Draw, like: impl Fn(&Task) -> bool) -> Ta
     }
 }
 
-/// Nearly always the one the row is at.
+/// Nearly always the present attempt of the row.
 fn attempt_of(state: &State, task: TaskId, draw: &mut Draw) -> u32 {
     let attempt = state.tasks().get(task).map_or(0, |row| row.attempt);
     if draw.one_in(15) { attempt.wrapping_sub(1) } else { attempt }
@@ -288,7 +288,7 @@ fn some_job(state: &State, draw: &mut Draw) -> JobKey {
     }
 }
 
-/// Jobs that want an alloc set or a predecessor mostly name one that is there.
+/// Jobs that need an alloc set or a dependency mostly name one that exists.
 fn submit(state: &State, draw: &mut Draw) -> Command {
     let owner = build::name(&user_name(draw));
     let mut spec = specs::job(&job_name(draw), draw);
@@ -320,9 +320,10 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
                 Some(row) => specs::changed_job(row.spec(), draw),
                 None => specs::job(key.job.as_str(), draw),
             };
-            match draw.one_in(2) {
-                true => Command::ApplyJob { owner: key.user, spec, expect },
-                false => Command::UpdateJob { owner: key.user, spec, expect },
+            if draw.one_in(2) {
+                Command::ApplyJob { owner: key.user, spec, expect }
+            } else {
+                Command::UpdateJob { owner: key.user, spec, expect }
             }
         }
         14 | 15 => {
@@ -362,7 +363,7 @@ fn step_update(state: &State, draw: &mut Draw) -> Command {
     Command::StepUpdate { job, index: draw.below(tasks + 1) as u32 }
 }
 
-/// Mostly what the simple scheduler finds; else groups nobody should commit.
+/// Mostly a plan of the simple scheduler; else groups that should be rejected.
 fn plan(state: &State, draw: &mut Draw) -> Plan {
     let mut plan = schedule::plan(state, draw);
     if !draw.one_in(8) {
@@ -394,7 +395,7 @@ fn plan(state: &State, draw: &mut Draw) -> Plan {
     plan
 }
 
-/// Mostly room for a task that runs, on a machine that has it, or the end of that.
+/// Mostly a reservation for a running task, on a machine with room for it, or its release.
 fn hold(state: &State, draw: &mut Draw) -> Command {
     let reserved = |task: &Task| task.holds.reserved().is_some();
     if draw.one_in(4) {
@@ -425,10 +426,10 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
         let attempt = attempt_of(state, *task, draw);
         return Command::Evict { task: *task, attempt, cause: EvictCause::OverCommit };
     }
-    let asks =
+    let requests =
         state.machines().iter().filter_map(|(id, _)| pressure_eviction::next_victim(state, id));
-    let asks: Vec<(TaskId, Dimension)> = asks.collect();
-    if let Some((task, dimension)) = draw.pick(&asks)
+    let requests: Vec<(TaskId, Dimension)> = requests.collect();
+    if let Some((task, dimension)) = draw.pick(&requests)
         && !draw.one_in(4)
     {
         let attempt = attempt_of(state, *task, draw);
@@ -451,7 +452,7 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
     Command::Evict { task, attempt: attempt_of(state, task, draw), cause }
 }
 
-/// What an agent would see, of some of the tasks on its machine.
+/// An agent's reports about some of the tasks on its machine.
 fn reports(state: &State, draw: &mut Draw) -> Command {
     let machine = match some_task(state, draw, |task| task.machine().is_some()) {
         task if draw.one_in(10) => MachineId(task.0),
@@ -487,7 +488,7 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
     Command::TaskReports { machine, incarnation, reports }
 }
 
-/// What an agent might hold: some of what it should, in any condition, and things nobody knows.
+/// What an agent might hold: some of its desired tasks, in any condition, and unknown ones.
 pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<ObservedTask> {
     let load = state.machine_load(machine);
     let tasks = load.map_or(Vec::new(), |load| load.tasks.clone());
@@ -512,7 +513,7 @@ pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> 
     seen
 }
 
-/// What became of the warning of this task; of some nobody knows.
+/// Outcome of this task's notice; for some tasks unknown.
 fn notice(task: TaskId) -> Option<NoticeOutcome> {
     let all = [
         None,
@@ -566,7 +567,7 @@ fn release(state: &State, draw: &mut Draw) -> Command {
     Command::ReleaseRetained { machine, task, attempt }
 }
 
-/// Wide again at times, or nobody would get anywhere.
+/// Sometimes without limits, or runs would make no progress.
 fn bounds(draw: &mut Draw) -> Command {
     let wide = Bounds::default();
     Command::SetBounds(match draw.below(3) {

@@ -1,15 +1,16 @@
 //! A recorded log and the hash of the state after each of its entries, in `tests/wire/log-N.txt`.
-//! The same log must lead every build through the same states: a replica that takes over in the
-//! middle of an upgrade, or replays an old log, would otherwise be another cell.
+//! The same log must lead every build through the same states: otherwise a replica that takes over
+//! in the middle of an upgrade, or replays an old log, would have another state.
 //!
-//! The hashes say that only as far as builds use the same words: answers kept for repeated requests
-//! are hashed with the text of their refusals, so one that is worded anew changes the hashes for as
-//! long as such an answer is kept, and nothing else. Hashes of two builds are not compared.
+//! The hashes guarantee that only for builds with the same texts: answers stored for repeated
+//! requests are hashed with the text of their rejections, so rewording a rejection changes the
+//! hashes for as long as such an answer is stored, and nothing else. Hashes of two builds are not
+//! compared.
 //!
-//! Each line is a hash and the entry that led to it. With `UPDATE_WIRE=1` the hashes are written
-//! anew for the entries that are there; where they no longer decode, or the file is gone, another
-//! log is drawn. For such a change of words alone that is right; a hash that anything else changes
-//! without a change of level is a broken promise from the first release on.
+//! Each line is a hash and the entry that led to it. With `UPDATE_WIRE=1` the hashes are rewritten
+//! for the recorded entries; if those no longer decode, or the file is missing, a new log is
+//! generated. For a change of texts alone that is right; from the first release on, any other
+//! change of a hash without a change of level breaks compatibility.
 
 use crate::properties::Run;
 use crate::wire::{hex, unhex};
@@ -24,7 +25,7 @@ fn file() -> PathBuf {
     folder.join(format!("log-{FORMAT}.txt"))
 }
 
-/// Hashes and entries as recorded; an entry that does not decode is an error.
+/// Reads the recorded hashes and entries; an entry that does not decode is an error.
 fn recorded() -> Result<Vec<(String, Entry)>, String> {
     let text = std::fs::read_to_string(file()).map_err(|error| error.to_string())?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -36,7 +37,7 @@ fn recorded() -> Result<Vec<(String, Entry)>, String> {
     lines.map(read).collect()
 }
 
-/// A run long enough to reach most rules.
+/// Generates a run long enough to reach most rules.
 fn drawn() -> Vec<Entry> {
     let steps = (0..160).map(|step| 31 + step * 7_919).collect();
     Run { opening: 3, steps }.run_all().unwrap_or_else(|why| panic!("{why}")).entries

@@ -1,5 +1,5 @@
-//! The nouns as people and programs write them in JSON: what may be left out, and what is said of
-//! what is wrong.
+//! Tests of the JSON forms that people and programs write: which fields are optional, and the
+//! errors for wrong ones.
 
 use cellwright_cell::constraint::Strength;
 use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};

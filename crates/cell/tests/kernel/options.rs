@@ -1,4 +1,4 @@
-//! Options of transcript lines: `cpu=2 ram=4g max-down=1`. A word that means nothing is an error.
+//! Options of transcript lines: `cpu=2 ram=4g max-down=1`. An unknown word is an error.
 //!
 //! `cpu` counts cores (`500m` is half of one); `ram` and `disk` take `m` and `g`; times take `s`.
 

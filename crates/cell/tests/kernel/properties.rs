@@ -1,8 +1,8 @@
-//! Random runs. Whatever is sent, every invariant holds after every entry; replicas that apply the
-//! same entries are equal, hash by hash and byte by byte, also when one was saved and loaded on the
-//! way; a request sent again changes nothing.
+//! Property tests with random runs. Whatever is sent, every invariant holds after every entry;
+//! replicas that apply the same entries are equal, hash by hash and byte by byte, also when one was
+//! saved and loaded on the way; a repeated request changes nothing.
 //!
-//! Runs are the same each time; `CELL_SEED` draws others and `CELL_CASES` more of them.
+//! Runs are the same each time; `CELL_SEED` selects others and `CELL_CASES` more of them.
 
 use crate::build;
 use crate::draw::Draw;
@@ -47,7 +47,7 @@ pub fn for_random_runs(
     }
 }
 
-/// Seeds of a run: how the cell begins, and one for each step.
+/// Seeds of a run: one for the beginning of the cell, and one for each step.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub opening: u64,
@@ -87,9 +87,10 @@ fn equal(what: &str, left: &mut State, right: &mut State) -> Result<(), String> 
     if a != b {
         return Err(format!("{what}: hashes {a:016x} and {b:016x}"));
     }
-    match encode::save(left) == encode::save(right) {
-        true => Ok(()),
-        false => Err(format!("{what}: equal hashes, different bytes")),
+    if encode::save(left) == encode::save(right) {
+        Ok(())
+    } else {
+        Err(format!("{what}: equal hashes, different bytes"))
     }
 }
 
@@ -144,7 +145,7 @@ fn a_request_sent_again_gets_its_first_answer_and_changes_nothing() {
     });
 }
 
-/// Whatever an agent says it holds, telling the log once is enough, and nothing of it is refused.
+/// Whatever an agent reports as held, logging it once is enough, and nothing of it is rejected.
 #[test]
 fn an_agents_full_state_makes_a_difference_once() {
     for_random_runs("differences", 100, 120, |run| {

@@ -1,8 +1,8 @@
-//! Who may send which command: every command is sent by an actor of every kind, and what comes of
-//! it is what the table of `apply/authorize.rs` says and what docs/security.md has on record. A
-//! command that is not among the samples fails there; one without a row does not compile.
+//! Tests of authorization: every command is sent by an actor of every kind, and the result must
+//! agree with the table of `apply/authorize.rs` and with docs/security.md. A command that is not
+//! among the samples fails there; one without a row does not compile.
 //!
-//! `UPDATE_SECURITY=1` writes the page anew; read the difference before keeping it.
+//! `UPDATE_SECURITY=1` rewrites the page; read the difference before keeping it.
 
 use crate::build::name;
 use crate::components as tested;
@@ -50,7 +50,7 @@ fn state() -> State {
     state
 }
 
-/// One of every command, and of those whose right depends on what they say one of each.
+/// One of every command, and one for each content on which its right depends.
 fn commands() -> Vec<(String, Command)> {
     let mut all = Vec::new();
     for command in samples::commands().into_iter().chain(tested::commands()) {
@@ -128,12 +128,12 @@ fn every_command_obeys_every_kind_of_actor_as_the_table_says() {
         }
         check(Actor::Replica(name("r1")), rights.replica);
         check(Actor::Task { task: TaskId(0), attempt: 1 }, rights.task);
-        // Tests and rehearsals rely on it.
+        // Tests and dry runs rely on it.
         check(Actor::default_sender(&command, &state), true);
     }
 }
 
-/// An agent that is in the wrong hands reaches its own machine and nothing else, and is told so.
+/// A compromised agent can act for its own machine and nothing else, and its rejections say so.
 #[test]
 fn an_agent_acts_for_its_own_machine_alone() {
     let state = state();
@@ -185,7 +185,7 @@ fn a_scheduler_changes_no_users_and_a_task_nothing() {
 /// The row of a command for the page.
 fn cells(rights: &Rights<'_>) -> String {
     let word = |may: bool| if may { "yes" } else { "no" };
-    let user = rights.user.describe();
+    let user = rights.user.sender().map(|sender| sender.to_string());
     let operator = word(user.is_some());
     let user = user.unwrap_or_else(|| "no".to_owned());
     let agent = match rights.agent {

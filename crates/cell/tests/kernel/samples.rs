@@ -1,8 +1,9 @@
-//! One value of every variant of every durable noun, for the pinned bytes. Values are small and
-//! all different, so that two fields changing places shows.
+//! One value of every variant of every durable type, for the pinned bytes. Values are small and all
+//! different, so that exchanging two fields is noticed.
 
 use crate::build::{self, job_key, name, token};
 use crate::components;
+use crate::rejections;
 use crate::transcript_language::TranscriptRunner;
 use crate::wire::{Pins, every_variant, one};
 use cellwright_cell::blob::BlobLimits;
@@ -29,7 +30,10 @@ use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::reason::{InfeasibleReason, Reason, Rejection};
+use cellwright_cell::reason::{
+    Allowed, Conflict, Given, InfeasibleReason, Object, Reason, Rejection, Sender, Storage,
+    TaskAction,
+};
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
@@ -46,12 +50,13 @@ pub fn pin_all(pins: &mut Pins) {
     components::pin(pins);
     pin_requests(pins);
     every_variant(pins, "Misfit", &infeasible_reasons());
-    every_variant(pins, "Refusal", &rejections());
+    every_variant(pins, "Refusal", &refusals());
+    rejections::pin(pins);
     every_variant(pins, "Reason", &reasons());
     pin_events(pins);
 }
 
-/// What components have is one variant here, and pinned by each of them.
+/// Commands and events of components are one variant here, and pinned by each component.
 fn with_one_of<T>(mut list: Vec<T>, of_components: Vec<T>) -> Vec<T> {
     list.extend(of_components.into_iter().take(1));
     list
@@ -464,26 +469,34 @@ fn infeasible_reasons() -> Vec<InfeasibleReason> {
     ]
 }
 
-fn rejections() -> Vec<Rejection> {
+pub fn refusals() -> Vec<Rejection> {
     let (ada, web, task) = (name("ada"), job_key("ada", "web"), TaskId(3));
     let text = |t: &str| t.to_owned();
     vec![
         Rejection::NotAllowed { user: ada.clone(), capability: Capability::ManageUsers },
         Rejection::NotOwner { user: ada.clone(), job: web.clone() },
-        Rejection::BadField { field: text("count"), value: text("0"), allowed: text("1 or more") },
+        Rejection::BadField {
+            field: "count".into(),
+            value: Given::Text(text("0")),
+            allowed: Box::new(Allowed::AtLeast(1)),
+        },
         Rejection::NoSuchUser(ada.clone()),
-        Rejection::NoSuchJob(web),
+        Rejection::NoSuchJob(web.clone()),
         Rejection::NoSuchMachine(name("m1")),
         Rejection::NoSuchResource(build::resource(Some("app"), "slot")),
-        Rejection::NoSuchRow(text("task 9")),
-        Rejection::Exists(text("job ada/web")),
+        Rejection::NoSuchRow(TaskId(9).into()),
+        Rejection::Exists(Object::Job(web.clone())),
         Rejection::QuotaExceeded { user: ada.clone(), band: Band::Batch, shortfall: shortfall() },
         Rejection::QuotaOversold(shortfall()),
-        Rejection::StaleVersion { object: text("job ada/web"), expected: 1, found: 2 },
+        Rejection::StaleVersion { object: Object::Job(web.clone()), expected: 1, found: 2 },
         Rejection::StaleAttempt { task, expected: 1, found: 2 },
         Rejection::StaleIncarnation { machine: name("m1"), reported: 1, found: 2 },
-        Rejection::WrongState { what: text("it rains") },
-        Rejection::WrongTaskState { task, state: TaskState::Pending, action: text("a start") },
+        Rejection::WrongState(Conflict::JobDead(web.clone())),
+        Rejection::WrongTaskState {
+            task,
+            state: TaskState::Pending,
+            action: TaskAction::Placement,
+        },
         Rejection::DoesNotFit {
             task,
             machine: MachineId(1),
@@ -496,12 +509,12 @@ fn rejections() -> Vec<Rejection> {
         Rejection::PartialGang { placed: 1, needed: 2 },
         Rejection::RequestIdReused,
         Rejection::RequestTooOld,
-        Rejection::Full(text("tasks")),
-        Rejection::BadLevel { asked: 3, found: 1, allowed: text("2") },
+        Rejection::Full(Storage::Tasks),
+        Rejection::BadLevel { asked: 3, found: 1, is_last: false },
         Rejection::WrongActor {
             actor: Actor::User(ada.clone()),
             command: "expire".into(),
-            allowed: "controller:expire".into(),
+            allowed: vec![Sender::Controller(ControllerName::Expire)],
         },
         Rejection::ForeignNamespace { user: ada, namespace: token("app") },
         Rejection::NoSuchCron(job_key("ada", "tick")),
@@ -519,7 +532,8 @@ fn rejections() -> Vec<Rejection> {
             most: 3,
         },
         Rejection::TooFewNodes { matching: 1, asked: 2 },
-        Rejection::JobStopping(job_key("ada", "web")),
+        Rejection::JobStopping(web.clone()),
+        Rejection::NoSuchTask { job: web, index: 3 },
     ]
 }
 
@@ -682,10 +696,10 @@ fn pin_other_changes(pins: &mut Pins) {
     every_variant(pins, "BlobChange", &[BlobChange::Added, BlobChange::Removed]);
 }
 
-/// `TaskChange.Started`, `Rejection.NoSuchUser`: everything pinned above, by name.
+/// `TaskChange.Started`, `Refusal.NoSuchUser`: the names of everything pinned above.
 pub fn names_of_changes_and_rejections() -> impl Iterator<Item = String> {
     let mut pins = Pins::new();
-    every_variant(&mut pins, "Refusal", &rejections());
+    every_variant(&mut pins, "Refusal", &refusals());
     every_variant(&mut pins, "TaskChange", &task_changes());
     every_variant(&mut pins, "JobChange", &job_changes());
     pin_other_changes(&mut pins);
@@ -694,7 +708,7 @@ pub fn names_of_changes_and_rejections() -> impl Iterator<Item = String> {
 
 /// A small cell with something in every table and every optional field, and an entry.
 pub fn state_and_entry() -> (State, Entry) {
-    let story = "machine m1 cpu=8 ram=16g disk=100g rack=r1 gpus=2 attribute:os=debian
+    let transcript = "machine m1 cpu=8 ram=16g disk=100g rack=r1 gpus=2 attribute:os=debian
         machine m2 cpu=4 ram=16g disk=100g power=p1 has:licence=2
         user ada
         user app
@@ -731,7 +745,7 @@ pub fn state_and_entry() -> (State, Entry) {
         blob a 300
         remove-user nobody";
     let mut teller = TranscriptRunner::default();
-    for line in story.lines() {
+    for line in transcript.lines() {
         teller.run_line(line).unwrap_or_else(|why| panic!("{line}: {why}"));
     }
     let all = commands().into_iter().chain(components::commands());

@@ -1,5 +1,5 @@
-//! A scheduler as simple as can be: it looks for any place, in the order it is handed, and uses
-//! the kernel's own definition of "fits". It finds plans worth committing, not good ones.
+//! A scheduler as simple as can be: it takes any feasible place, in the given order, and uses the
+//! kernel's own definition of "fits". It finds plans worth committing, not good ones.
 
 use crate::draw::Draw;
 use cellwright_cell::fit::{self, Candidate};
@@ -10,7 +10,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 
-/// A plan for some of the tasks that wait.
+/// A plan for some of the pending tasks.
 pub fn plan(state: &State, draw: &mut Draw) -> Plan {
     let mut waiting: Vec<TaskId> = state
         .tasks()
@@ -58,7 +58,7 @@ fn places(state: &State, task: TaskId, draw: &mut Draw) -> Vec<(MachineId, Optio
     places
 }
 
-/// The whole gang, one task to a machine as far as they go.
+/// The whole gang, one task to each machine as far as they go.
 fn gang(state: &State, job: JobId, draw: &mut Draw) -> Option<Group> {
     let row = state.jobs().get(job)?;
     let waits = |task: &&TaskId| {
@@ -81,7 +81,7 @@ fn gang(state: &State, job: JobId, draw: &mut Draw) -> Option<Group> {
     Some(Group { victims: Vec::new(), assignments })
 }
 
-/// The task where it is to go, with the lowest free ports and the fullest fitting devices once
+/// The assignment of a task, with the lowest free ports and the fullest fitting devices once
 /// `victims` are gone.
 pub fn assign(
     state: &State,
@@ -100,7 +100,7 @@ pub fn assign(
     Some(Assignment { task, attempt, machine, alloc, ports, devices })
 }
 
-/// Where room for a running task could be held besides.
+/// Places where room for a running task could be reserved.
 pub fn targets(state: &State, task: TaskId) -> Vec<(MachineId, Option<TaskId>)> {
     let row = state.tasks().get(task);
     let Some((row, spec)) = row.and_then(|row| Some((row, state.spec_of(row)?))) else {
@@ -121,8 +121,8 @@ pub fn targets(state: &State, task: TaskId) -> Vec<(MachineId, Option<TaskId>)> 
     all.into_iter().filter(fits).collect()
 }
 
-/// What would be held on the machine without `victims`: ports and devices, which is all that
-/// choosing looks at.
+/// The load of the machine without `victims`: ports and devices alone, which is all that choosing
+/// uses.
 fn load_without(state: &State, machine: MachineId, victims: &[TaskId]) -> Option<MachineLoad> {
     let mut load = state.machine_load(machine)?.clone();
     load.ports.retain(|(_, holder)| !victims.contains(holder));
@@ -137,7 +137,7 @@ fn load_without(state: &State, machine: MachineId, victims: &[TaskId]) -> Option
     Some(load)
 }
 
-/// Takes the weakest holders out until there is room, then gives back whoever was not needed.
+/// Takes the weakest holders out until there is room, then reprieves those not needed.
 fn preempt(
     state: &State,
     task: TaskId,

@@ -1,5 +1,5 @@
-//! Random specs for random commands: jobs and machines small enough to crowd each other, with every
-//! feature now and then, and hostile ones.
+//! Random specs for random commands: jobs and machines small enough to compete, with every feature
+//! now and then, and hostile ones.
 
 use crate::build;
 use crate::draw::Draw;
@@ -30,7 +30,7 @@ pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
         let count = if draw.one_in(3) { UNBOUNDED } else { draw.below(4) };
         spec.named = vec![build::amount(None, "licence", count)];
     }
-    // From what is drawn already, so that the other draws stay what they were.
+    // Derived from earlier draws, so that the other draws stay what they were.
     let how = match spec.capacity.cpu % 3 {
         0 => Some(HOST_VOLUME_WRITABLE),
         1 => Some(HOST_VOLUME_READ_ONLY),
@@ -121,7 +121,7 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.max_update_disruptions = draw.one_in(4).then(|| draw.below(2) as u32);
     spec.restart.max_failures = draw.one_in(2).then(|| draw.below(3) as u32);
     spec.restart.backoff = Span::seconds(draw.below(3));
-    // From draws that are made already, so that the others stay what they were.
+    // Derived from earlier draws, so that the other draws stay what they were.
     let limits = spec.task.limits.to_array().into_iter();
     let mut own = Draw::new(limits.fold(u64::from(spec.count), |sum, amount| {
         sum.rotate_left(7) ^ amount ^ spec.restart.backoff.0
@@ -162,7 +162,7 @@ fn retries(draw: &mut Draw) -> Retries {
     }
 }
 
-/// Twice the same now and then: admission says no.
+/// Sometimes the same twice, which admission rejects.
 fn predecessor(draw: &mut Draw) -> JobDependency {
     JobDependency {
         job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(5))),

@@ -1,5 +1,5 @@
-//! States as text, for repair by hand: whatever a cell has become, its text gives back the same
-//! bytes, and none of it is lost in JSON.
+//! Tests of the text form of states, for repair by hand: the text of any state gives back the same
+//! bytes, and nothing is lost in JSON.
 
 use crate::properties::for_random_runs;
 use cellwright_cell::encode::text::{self, LogPosition, RowFilter, TableName};
@@ -13,18 +13,19 @@ fn the_text_of_a_state_gives_back_its_bytes() {
         let mut state = run.run_all()?.state;
         let bytes = encode::save(&state);
         let written = text::write(PLACE, &Rows::of(&state), &RowFilter::default());
-        let mut mended = text::read(&written).map_err(|error| format!("{error}\n{written}"))?;
-        if mended.position != PLACE || !mended.dropped.is_empty() {
-            return Err(format!("{:?}, dropped {:?}", mended.position, mended.dropped));
+        let mut repaired = text::read(&written).map_err(|error| format!("{error}\n{written}"))?;
+        if repaired.position != PLACE || !repaired.dropped.is_empty() {
+            return Err(format!("{:?}, dropped {:?}", repaired.position, repaired.dropped));
         }
-        if mended.state.hash() != state.hash() || encode::save(&mended.state) != bytes {
+        if repaired.state.hash() != state.hash() || encode::save(&repaired.state) != bytes {
             return Err(format!("the state is another one:\n{written}"));
         }
-        // Rows that nobody checked are written the same.
+        // Unvalidated rows are written the same.
         let rows = encode::load_rows(&bytes).map_err(|error| error.to_string())?;
-        match text::write(PLACE, &rows, &RowFilter::default()) == written {
-            true => Ok(()),
-            false => Err("the text depends on how the rows were read".to_owned()),
+        if text::write(PLACE, &rows, &RowFilter::default()) == written {
+            Ok(())
+        } else {
+            Err("the text depends on how the rows were read".to_owned())
         }
     });
 }

@@ -1,5 +1,4 @@
-//! Tokens and blobs: random commands about them, and the words transcripts have for
-//! them.
+//! Tokens and blobs: random commands about them, and their words in transcripts.
 
 use crate::build;
 use crate::draw::Draw;
@@ -13,7 +12,7 @@ use cellwright_cell::credential::{
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::time::Span;
 
-/// Mostly none; else a version that is often not the one found.
+/// Mostly none; else a version that is often not the present one.
 pub fn expect(draw: &mut Draw) -> Option<u32> {
     draw.one_in(8).then(|| draw.below(4) as u32)
 }
@@ -23,16 +22,17 @@ pub fn random(draw: &mut Draw) -> Command {
         0..6 => token_command(draw),
         _ => {
             let digest = digest(draw);
-            match draw.one_in(3) {
-                true => Command::RemoveBlob { digest },
-                false => Command::AddBlob {
+            if draw.one_in(3) {
+                Command::RemoveBlob { digest }
+            } else {
+                Command::AddBlob {
                     digest,
                     bytes: 1 + draw.below(2),
                     limits: BlobLimits {
                         per_user: MIN_CHARGED_BYTES,
                         in_all: 3 * MIN_CHARGED_BYTES,
                     },
-                },
+                }
             }
         }
     }
@@ -78,13 +78,14 @@ fn token_command(draw: &mut Draw) -> Command {
 }
 
 fn digest(draw: &mut Draw) -> Token {
-    match draw.one_in(8) {
-        true => build::token("0a1b"),
-        false => build::token(&["a", "b"][draw.below(2) as usize].repeat(64)),
+    if draw.one_in(8) {
+        build::token("0a1b")
+    } else {
+        build::token(&["a", "b"][draw.below(2) as usize].repeat(64))
     }
 }
 
-/// Commands of transcripts.
+/// Parses commands of transcripts.
 pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
     let token = |id: &str, secret: &str| -> Result<(Name, SecretHash), String> {
         let byte = secret.parse().map_err(|_| "a secret is a number up to 255".to_owned())?;

@@ -1,5 +1,5 @@
-//! The words of transcripts. One line is one command; names stand for rows, so that stories stay
-//! readable: `place ada/web/0 on m1`, `started ada/web/0`, `drain m1`.
+//! The language of transcripts. One line is one command; names stand for rows, so that transcripts
+//! stay readable: `place ada/web/0 on m1`, `started ada/web/0`, `drain m1`.
 //!
 //! `as USER …` sends the line in that user's name, `id CLIENT.SEQUENCE …` with a request id.
 //! Options are `key=value`; see `options.rs` for those of specs.
@@ -24,11 +24,11 @@ use cellwright_cell::plan::{Group, Plan, Victim};
 use cellwright_cell::pressure_eviction;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::render;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_cell::words;
 
 #[derive(Default)]
 pub struct TranscriptRunner {
@@ -43,7 +43,7 @@ fn unknown<T>(what: &str, word: &str) -> Result<T, String> {
 }
 
 impl TranscriptRunner {
-    /// What the cell answers to one line.
+    /// Runs one line and returns the cell's answer.
     pub fn run_line(&mut self, line: &str) -> Result<Vec<String>, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match &words[..] {
@@ -68,7 +68,7 @@ impl TranscriptRunner {
                 let slots = cellwright_cell::cron::due_slots(row, self.now);
                 Ok(slots.into_iter().map(|slot| format!("{}s", slot.0 / 1000)).collect())
             }
-            // A machine comes with its agent: added, then heard from.
+            // A machine is added together with a report of its agent.
             ["machine", name, options @ ..] => {
                 let spec =
                     Options::new(options)?.machine(build::machine(name, build::room(0, 0, 0)))?;
@@ -114,18 +114,18 @@ impl TranscriptRunner {
         let before = self.world.state.clone();
         let outcome = self.world.apply(sent)?;
         let state = &self.world.state;
-        // What is gone has a name only in the state before; a row without one shows as `#`,
+        // A removed row has a name only in the state before; a row without one is rendered as `#`,
         // and the machine of a task as gone.
-        let render_event = |event: &Event| match render::event(state, event) {
+        let told = |event: &Event| match words::event(state, event) {
             text if text.contains('#') || text.contains("that is gone") => {
-                render::event(&before, event)
+                words::event(&before, event)
             }
             text => text,
         };
-        let answers = outcome.verdicts.iter().map(|verdict| render::verdict(state, verdict));
+        let answers = outcome.verdicts.iter().map(|verdict| words::verdict(state, verdict));
         let plain = |line: &String| line != "done";
         let mut lines: Vec<String> = answers.filter(plain).collect();
-        lines.extend(outcome.events.iter().map(render_event));
+        lines.extend(outcome.events.iter().map(told));
         Ok(lines)
     }
 
@@ -466,7 +466,7 @@ fn observed<'a>(verb: &str, options: Words<'a>) -> Result<Option<(Observed, Word
     Ok(Some((what, options)))
 }
 
-/// `jobs=2 tasks=10 least-ram=4g`, all else as wide as can be.
+/// `jobs=2 tasks=10 least-ram=4g`, all other bounds unlimited.
 fn bounds(options: Words<'_>) -> Result<Bounds, String> {
     let mut bounds = Bounds::default();
     for option in options {

@@ -1,9 +1,9 @@
-//! Golden transcripts: stories told in commands and what the cell answers, in `tests/transcripts`,
-//! and those of a component in its own folder.
+//! Golden transcripts: sequences of commands and the cell's answers, in `tests/transcripts`, and
+//! those of a component in its own folder.
 //!
-//! A line at the margin is a command (the words are in `transcript_language.rs`) or a comment; the indented
-//! lines below it are the answer, unless it is a plain "done", and the events. With
-//! `UPDATE_TRANSCRIPTS=1` the answers are written anew; read the difference before keeping it.
+//! A line at the margin is a command (the words are in `transcript_language.rs`) or a comment; the
+//! indented lines below it are the answer, unless it is a plain "done", and the events. With
+//! `UPDATE_TRANSCRIPTS=1` the answers are rewritten; read the difference before keeping it.
 
 use crate::transcript_language::TranscriptRunner;
 use crate::world::World;
@@ -31,7 +31,7 @@ fn all() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
-/// The story as it goes now, and the cell it leads to.
+/// Runs a transcript; returns its text with the present answers, and the resulting cell.
 fn run_transcript(text: &str) -> Result<(String, World), String> {
     let mut teller = TranscriptRunner::default();
     let mut output = String::new();
@@ -70,17 +70,19 @@ fn transcripts_go_as_recorded() {
         let name = path.display().to_string();
         match run_transcript(&text) {
             Err(why) => failures.push(format!("{name}: {why}")),
-            Ok((told, _)) if told == text => {}
-            Ok((told, _)) if update => {
-                std::fs::write(&path, told).expect("the transcript can be written");
+            Ok((actual, _)) if actual == text => {}
+            Ok((actual, _)) if update => {
+                std::fs::write(&path, actual).expect("the transcript can be written");
             }
-            Ok((told, _)) => failures.push(format!("{name}: {}", first_difference(&text, &told))),
+            Ok((actual, _)) => {
+                failures.push(format!("{name}: {}", first_difference(&text, &actual)))
+            }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The cells all transcripts lead to.
+/// The resulting cells of all transcripts.
 pub fn worlds() -> impl Iterator<Item = World> {
     all().into_iter().filter_map(|(_, text)| run_transcript(&text).ok()).map(|(_, world)| world)
 }

@@ -1,4 +1,4 @@
-//! Pinned bytes: one value of every variant of every durable noun, as it was encoded when the
+//! Pinned bytes: one value of every variant of every durable type, as it was encoded when the
 //! format was made, in `tests/wire/format-N.txt`. Encoding must give these bytes and decoding these
 //! values, or a replica of the last release would read the log differently.
 //!
@@ -40,7 +40,7 @@ fn recorded(format: u16) -> Pins {
         .collect()
 }
 
-/// Number of variants an enum can decode: an unknown variant is told apart from missing bytes.
+/// Number of variants an enum can decode: an unknown variant is distinguished from missing bytes.
 fn variants<T: DeserializeOwned>() -> usize {
     let known = |index: &u8| {
         let decoded = postcard::from_bytes::<T>(&[*index]);

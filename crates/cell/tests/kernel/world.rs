@@ -1,4 +1,4 @@
-//! A cell under test: every entry is applied with all invariants, its events and answers kept.
+//! A cell under test: every entry is applied with all invariants, its events and answers stored.
 
 use crate::components;
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
@@ -13,13 +13,13 @@ use std::fmt::Debug;
 pub struct World {
     pub state: State,
     pub entries: Vec<Entry>,
-    /// Codes of the reasons events have carried so far.
+    /// Codes of the reasons that events have had so far.
     pub reasons: BTreeSet<&'static str>,
-    /// Changes that happened and refusals that were given, by name, and how often.
+    /// Changes and rejections that happened, by name, and how often.
     pub seen: BTreeMap<String, u64>,
 }
 
-/// What one entry led to.
+/// The result of one entry.
 pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     pub events: Vec<Event>,

@@ -1,4 +1,4 @@
-//! `cell agent join`: a machine gets its certificate. `cell agent start`: its agent, in the
+//! `cell agent join` gets a certificate for a machine. `cell agent start` runs its agent in the
 //! foreground.
 
 use super::Success;
@@ -104,8 +104,8 @@ impl JoinArgs {
         Ok(Success::Done)
     }
 
-    /// Where the configuration that is there already wants the certificate, should it be one of
-    /// this machine: one that was removed and comes back keeps what its operator settled.
+    /// The identity path in an existing configuration file, if it belongs to this machine: a
+    /// machine that was removed and joins again keeps its operator's settings.
     fn existing_identity_path(&self, name: &Name) -> Result<Option<PathBuf>, Failure> {
         if !self.config.exists() {
             return Ok(None);
@@ -130,7 +130,8 @@ impl JoinArgs {
         }
     }
 
-    /// Where the certificate and key go. Absolute, for the agent may start elsewhere.
+    /// Where the certificate and key are written. Absolute, because the agent may be started from
+    /// another directory.
     fn identity_path(&self) -> Result<PathBuf, Failure> {
         let identity_file = self.config.with_extension("identity");
         std::path::absolute(&identity_file)
@@ -171,12 +172,12 @@ impl StartArgs {
     }
 }
 
-/// The agent of this machine, with the drivers this program has.
+/// Opens the agent of this machine, with the drivers in this program.
 pub fn open_agent(config: Config) -> Result<Machine, Failure> {
     Ok(Machine::open(config, ShimProgram::installed())?)
 }
 
-/// How the agent reaches its masters: by its certificate, or an open one in the clear.
+/// How the agent connects to its masters: with its certificate, or unencrypted to an open master.
 struct MasterLink {
     client: Client,
     identity: Option<Identity>,

@@ -1,7 +1,7 @@
-//! What the leader misses: machines that are up and that nobody hears, and other alarms.
+//! Alarms of the leader: machines that are up but silent, and others.
 //!
-//! Only the leader knows, and it does not write it into the log: a machine that answers again a
-//! second later was never down. So the leader itself is asked, at its own address.
+//! Only the leader knows of them, and it does not write them into the log: a machine that answers
+//! again a second later was never down. So the leader itself is asked, at its own address.
 
 use crate::connection::Cell;
 use crate::format;
@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where to look when nobody leads; of no use to whoever looks there.
+/// The hint for a missing leader; left out by `cell master status` itself.
 pub const MASTER_STATUS_HINT: &str = "; next: cell master status";
 
-/// What the leader says of alarms.
+/// The alarms that the leader reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
     pub items: Vec<AlarmView>,
-    /// Nobody leads; said in `items` too.
+    /// No replica leads; `items` contains an alarm for it too.
     pub is_leaderless: bool,
 }
 
 impl Alarms {
-    /// Asks the replica at this address.
+    /// Asks the replica at this address for its alarms.
     async fn from_replica(cell: &Cell, address: &str) -> Result<Alarms, String> {
         let answer = cell.client.bytes_at(address, "/v1/alarms", ANSWER_TIMEOUT).await;
         let answer = answer.map_err(|error| error.to_string())?;
@@ -32,8 +32,9 @@ impl Alarms {
         Ok(Alarms { items: found_alarms.items, is_leaderless: false })
     }
 
-    /// Asks whoever leads; nothing when nobody can be asked, for this is only an addition. That
-    /// nobody leads is an alarm: what any master shows is then as old as the last leader.
+    /// Asks the leader for its alarms; returns none if no replica can be asked, since alarms only
+    /// supplement other output. A missing leader is an alarm itself: what any master returns is
+    /// then as old as the last leader.
     pub async fn from_leader(cell: &Cell) -> Alarms {
         let status = cell.client.get::<MasterStatus>("/v1/masters").await;
         let Ok(status) = status.map(|answer| answer.value) else { return Alarms::default() };
@@ -44,8 +45,8 @@ impl Alarms {
         Alarms::from_known_leader(cell, &statuses).await.unwrap_or_default()
     }
 
-    /// Asks the leader that one of those who answered knows, one at least. That none does is the
-    /// alarm.
+    /// Asks the leader that one of the replicas in `statuses` knows; at least one replica has
+    /// answered. If none knows a leader, that is the alarm.
     pub async fn from_known_leader(
         cell: &Cell,
         statuses: &[MasterStatus],
@@ -54,14 +55,14 @@ impl Alarms {
             Some(address) => Alarms::from_replica(cell, &address).await?,
             None => Alarms { items: vec![leaderless_alarm(statuses)], is_leaderless: true },
         };
-        // Those that are silent one by one may be many, and come last.
+        // Alarms about silent machines may be many, and come last.
         let is_silent = |view: &AlarmView| matches!(view.alarm, Alarm::MachineSilent { .. });
         let at = found_alarms.items.iter().position(is_silent).unwrap_or(found_alarms.items.len());
         found_alarms.items.splice(at..at, statuses.iter().flat_map(damage_alarms));
         Ok(found_alarms)
     }
 
-    /// Seconds since machines that are up were heard from, by name.
+    /// Seconds since the last message from each silent machine, by name.
     pub fn silent_machines(&self) -> BTreeMap<String, u64> {
         let silent_alarm = |view: &AlarmView| match &view.alarm {
             Alarm::MachineSilent { machine, seconds } => Some((machine.clone(), *seconds)),
@@ -71,7 +72,7 @@ impl Alarms {
     }
 }
 
-/// What a replica says of its disk.
+/// The alarms about the disk of a replica.
 fn damage_alarms(status: &MasterStatus) -> impl Iterator<Item = AlarmView> {
     let own = status.members.iter().find(|member| member.id == status.id);
     let name = own.map_or(status.id.to_string(), |member| member.name.clone());
@@ -81,13 +82,13 @@ fn damage_alarms(status: &MasterStatus) -> impl Iterator<Item = AlarmView> {
     })
 }
 
-/// Where the leader is, if this replica knows one that leads for sure.
+/// The address of the leader, if this replica knows one for certain.
 fn leader_of(status: &MasterStatus) -> Option<String> {
     let leader = status.members.iter().find(|member| Some(member.id) == status.leader)?;
     status.leaderless_ms.is_none().then(|| leader.address.clone())
 }
 
-/// The other replicas that answer.
+/// The statuses of the other replicas that answer.
 async fn other_replicas(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> {
     let mut answered = Vec::new();
     for member in first.members.iter().filter(|member| member.id != first.id) {
@@ -97,8 +98,8 @@ async fn other_replicas(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> 
     answered
 }
 
-/// What, since when, who answers, and what to type next. `asked`: those that answered, one at
-/// least.
+/// The alarm for a missing leader: what is wrong, since when, which replicas answer, and what to
+/// type next. `statuses`: of the replicas that answered, at least one.
 fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
     let longest =
         statuses.iter().filter_map(|status| status.leaderless_ms).max().unwrap_or_default();
@@ -112,7 +113,8 @@ fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
         false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
     };
     let message = format!(
-        "no leader for {}: nothing can change, and what is shown may be old; {answering}{MASTER_STATUS_HINT}",
+        "no leader for {}: nothing can change, and what is shown may be old; \
+         {answering}{MASTER_STATUS_HINT}",
         format::duration(Span(longest))
     );
     AlarmView { alarm: Alarm::NoLeader { seconds: longest / 1000 }, message }

@@ -1,4 +1,4 @@
-//! `cell sim pack --trace openb:DIR`: pods that arrive one at a time.
+//! `cell sim pack --trace openb:DIR`: simulates pods that arrive one at a time.
 
 use super::Success;
 use super::pack::PackArgs;
@@ -12,10 +12,10 @@ use cellwright_sim::experiment::arrivals::{ArrivalOptions, ArrivalResult, arriva
 use cellwright_sim::trace::TraceSource;
 use serde::Serialize;
 
-/// The load of the published figures.
+/// The load used in the published figures.
 const PUBLISHED_LOAD_PERMILLE: u32 = 1300;
 
-/// Several pod lists in one answer.
+/// The results for several pod lists.
 #[derive(Serialize)]
 struct Workloads<'a> {
     workloads: &'a [ArrivalResult],

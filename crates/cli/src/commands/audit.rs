@@ -1,4 +1,4 @@
-//! `cell audit`: who asked for what, and what became of it.
+//! `cell audit`: the audit log, who requested what and with which result.
 
 use super::Success;
 use crate::args::OutputArgs;
@@ -30,14 +30,14 @@ without identities) nobody has a name: there it is only sessions and changes of
 the masters themselves. What happened there all the same: cell events. A cell
 that knows its users: cell master init.";
 
-/// For whoever looks for more than there can be.
+/// Notes on what an audit log of an open cell cannot contain.
 const OPEN_CELL_NOTES: [&str; 3] = [
     "this cell is open: whoever has its token is the operator, and no users are told apart",
     "what happened: cell events",
     "a cell with users: cell master init",
 ];
 
-/// Stands where lines are missing.
+/// Marks a gap in the audit log.
 const GAP: &str = "    lines are missing here: cell master status";
 
 /// Who asked for what, and what became of it, oldest first
@@ -100,7 +100,7 @@ impl AuditArgs {
         }
     }
 
-    /// `oldest`: when the first of all lines was written that there are to choose from.
+    /// The text for an empty result. `oldest`: when the first line of the audit log was written.
     fn empty_text(&self, oldest: Option<Time>) -> String {
         match (&self.after, oldest) {
             (Some(_), _) => "nothing like that came after this cursor".to_owned(),
@@ -113,7 +113,7 @@ impl AuditArgs {
     }
 
     fn wants(&self, line: &AuditView) -> bool {
-        // `user:ann`, or the name alone.
+        // The caller is `user:ann`, or the name alone.
         let is_by = |caller: &String| {
             line.caller == *caller || line.caller.split_once(':').is_some_and(|(_, n)| n == caller)
         };

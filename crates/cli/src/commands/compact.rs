@@ -1,4 +1,4 @@
-//! `cell sim compact`: how few machines would do.
+//! `cell sim compact`: the fewest machines that a workload needs.
 
 use super::Success;
 use super::sim_report::{render_notes, render_trace_problems};
@@ -71,7 +71,7 @@ enum Scores {
     All,
 }
 
-/// Several scores in one answer.
+/// The results for several scores.
 #[derive(Serialize)]
 struct ByScore<'a> {
     scores: &'a [CompactResult],
@@ -90,7 +90,7 @@ impl CompactArgs {
         let progress = progress::to_stderr();
         let load = self.trace.load_options()?;
         let workload = read(&load, progress.as_ref())?;
-        // Found out now, not after minutes of packing.
+        // Checked now, not after minutes of packing.
         let unwritable =
             |source| Failure::Write { what: format!("the chart {}", self.svg.display()), source };
         fs::OpenOptions::new().create(true).append(true).open(&self.svg).map_err(unwritable)?;

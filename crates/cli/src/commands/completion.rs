@@ -1,5 +1,5 @@
-//! `cell completion` and `cell man`: what shells and `man` want to know of the commands, made from
-//! the commands themselves.
+//! `cell completion` and `cell man`: shell completions and man pages, generated from the command
+//! definitions.
 
 use super::Success;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `cell context`: the cells this person knows, and the one meant when none is named.
+//! `cell context`: the contexts (known cells with credentials), and the current one.
 
 use super::Success;
 use crate::args::OutputArgs;
@@ -34,7 +34,7 @@ pub struct LsArgs {
     output: OutputArgs,
 }
 
-/// A context without what only its owner may see.
+/// A context without its secrets.
 #[derive(Serialize)]
 struct ContextRow<'a> {
     name: &'a str,
@@ -104,7 +104,7 @@ impl Context {
                     print_prose(&format!("context {name} is in {}\n", path.display()))?;
                 }
             }
-            // Needs no file of contexts, and is done already.
+            // Needs no contexts file, and was handled above.
             Context::Header => {}
             Context::Refresh => {
                 let name =
@@ -122,8 +122,8 @@ impl Context {
 }
 
 impl AddArgs {
-    /// Takes the file's contexts over; returns what they are called. A context of the same name
-    /// may hold the only copy of an administrator's token, so it is not overwritten in passing.
+    /// Adds the contexts of a file and returns their names. An existing context of the same name
+    /// may hold the only copy of an administrator's token, so it is not overwritten.
     fn add(&self, contexts: &mut Contexts) -> Result<Vec<String>, Failure> {
         let more = Contexts::load(&self.file)
             .map_err(|error| Failure::from_error(&error, "a file as `cell user add` prints it"))?;
@@ -163,14 +163,14 @@ fn render_list(contexts: &[ContextRow<'_>]) -> String {
     table::render(&["context", "", "masters"], &rows)
 }
 
-/// Where all masters of a cell are reached, the leader first: it need not be looked for.
+/// The addresses of all masters of a cell, the leader first, so that no redirect is needed.
 pub async fn masters(cell: &Cell) -> Result<Vec<String>, Failure> {
     let mut members = cell.client.master_status().await?.value.members;
     members.sort_by_key(|member| (!member.leader, member.id));
     Ok(members.into_iter().map(|member| member.address).collect())
 }
 
-/// Of the context's token, or of the open master's.
+/// The authorization header with the context's token, or for an open master.
 fn header(cell: &Cell) -> Result<String, Failure> {
     let own = cell.context.as_ref().and_then(|context| context.token.clone());
     let found = own.or_else(|| dev_token::token_for(&[cell.client.preferred()]));

@@ -1,4 +1,4 @@
-//! `cell cron`: periodic jobs; how they stand, run at once, paused and taken away. They are set by
+//! `cell cron`: lists periodic jobs, runs them at once, pauses and removes them. They are set by
 //! `cell run`.
 
 use super::target::{NameMatch, TargetArg, parse_target};
@@ -88,18 +88,20 @@ impl Cron {
     }
 }
 
-/// Whoever has read a spec with secrets would write it back without them.
+/// A spec is returned without its secrets, so writing it back would lose them.
 fn check_no_secrets(spec: &CronSpec, key: &JobKey, next: &str) -> Result<(), Failure> {
-    match spec.job.task.secrets.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::Operation {
+    if spec.job.task.secrets.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Operation {
             message: format!("cron {key} has secrets, which are never shown"),
             next: next.to_owned(),
-        }),
+        })
     }
 }
 
-/// Submits its job under a name that no slot has: those end with a minute, this with a second.
+/// Submits the cron's job at once, under a name that no scheduled run has: those names end with a
+/// minute, this one with a second.
 fn run_now(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let name = run_name(key, clock::now())?;
     let run = JobKey { user: key.user.clone(), job: name.clone() };

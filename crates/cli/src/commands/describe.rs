@@ -1,5 +1,5 @@
-//! `cell describe THING`: everything the cell knows of one thing, and at the end what happened to
-//! it lately, as far back as history reaches.
+//! `cell describe`: everything the cell knows about one object, followed by its recent events as
+//! far back as history reaches.
 
 use super::Success;
 use super::enum_words::enum_text;
@@ -20,9 +20,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Events at the end.
+/// The number of events at the end.
 const MAX_EVENTS: u32 = 15;
-/// Tasks of a range whose events are asked for.
+/// The number of tasks of a range whose events are queried.
 const MAX_TASKS: usize = 50;
 
 const EXAMPLES: &str = "\
@@ -53,17 +53,17 @@ pub struct DescribeArgs {
 struct Description {
     #[serde(flatten)]
     object: CellObject,
-    /// What happened to it lately, oldest first.
+    /// Recent events of the object, oldest first.
     events: Vec<Event>,
-    /// How far back history reaches.
+    /// The time at which history begins.
     events_since: Option<Time>,
-    /// Why history says nothing; the thing itself is known without it.
+    /// Why there are no events; the object itself is described without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     events_missing: Option<String>,
-    /// Of a long range of tasks the events of so many alone, the first, were asked for.
+    /// For a long range of tasks, the number of leading tasks whose events were queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     events_of_first: Option<usize>,
-    /// Whether there are events of earlier jobs of the same name, which are not among these.
+    /// Whether there are events of earlier jobs of the same name, which are left out.
     #[serde(skip_serializing_if = "is_false")]
     events_of_namesakes: bool,
 }
@@ -89,7 +89,7 @@ impl DescribeArgs {
     }
 }
 
-/// What history says of a thing.
+/// The events of an object from history.
 #[derive(Default)]
 struct RecentEvents {
     events: Vec<Event>,
@@ -108,7 +108,7 @@ async fn fetch_events(cell: &Cell, object: &CellObject) -> Result<RecentEvents, 
     let args = [args, vec![submitted_at]].concat();
     let (events, since) =
         recent_events(cell, &format!("{condition} and {OWN_EVENTS}"), args, MAX_EVENTS).await?;
-    // A day that cannot be read, or too many of them, are no reason to keep back what was heard.
+    // An unreadable or too large history is no reason to withhold the events found above.
     let namesake_events = cell.client.sql(&namesake_events).await;
     Ok(RecentEvents {
         events,
@@ -117,10 +117,10 @@ async fn fetch_events(cell: &Cell, object: &CellObject) -> Result<RecentEvents, 
     })
 }
 
-/// Asks for one event of an earlier job of the same name; one that was refused never was a job.
-/// Only the events of jobs are looked through: they are few, and archives have no index.
+/// A query for one event of an earlier job of the same name; a rejected one never was a job. Only
+/// the table of job events is searched: it is small, and archives have no index.
 fn namesake_query(args: &[SqlValue], submitted_at: SqlValue) -> SqlQuery {
-    // User and job come first, whatever of the job it is about.
+    // User and job are the first arguments of every condition about a job.
     let name = args.iter().take(2).cloned();
     SqlQuery {
         query: "select 1 from job_events \
@@ -131,8 +131,8 @@ fn namesake_query(args: &[SqlValue], submitted_at: SqlValue) -> SqlQuery {
     }
 }
 
-/// What happened to a job itself, and not to an earlier one of its name. One that is there to be
-/// described has not been forgotten, so whatever was, was another.
+/// Restricts events to this job, without those of an earlier one of the same name. A job that can
+/// be described has not been purged, so any `purged` event belongs to an earlier one.
 const OWN_EVENTS: &str = "event <> 'purged' and time >= ?";
 
 impl Description {
@@ -155,7 +155,7 @@ impl Description {
         }
     }
 
-    /// What happened to it, or why nobody says.
+    /// The recent events, or why there are none.
     fn render_events(&self) -> String {
         if let Some(why) = &self.events_missing {
             return format!("\nevents: {why}\n");
@@ -185,11 +185,11 @@ impl Description {
     }
 }
 
-/// What its events have in common, as history is asked for them.
+/// The condition of a query for an object's events.
 struct EventFilter {
     condition: String,
     args: Vec<SqlValue>,
-    /// When it came to be, where an earlier one may have had its name.
+    /// When the object was created, if an earlier one may have had its name.
     since: Option<Time>,
 }
 
@@ -268,7 +268,8 @@ fn render(described: &Description) -> String {
     out
 }
 
-/// Says that something is left out below, so that nobody takes it for a job without a program.
+/// A note that secrets are redacted below, so that the output is not taken for a job without a
+/// program.
 fn redaction_note(redacted: bool) -> &'static str {
     if redacted { "# what it runs is for its owner and users with read_specs\n" } else { "" }
 }
@@ -279,7 +280,7 @@ fn machine_spec(machine: &MachineView) -> Value {
     spec
 }
 
-/// The schedule, and the job as its own file would have it.
+/// The schedule, and the job as it would be written in a file.
 fn cron_spec(cron: &CronView) -> Value {
     let mut spec = serde_json::to_value(cron.spec.redacted()).unwrap_or_default();
     spec["job"] = to_source::job(&cron.spec.job);
@@ -292,9 +293,8 @@ fn user_value(user: &UserView) -> Value {
         format_amounts(&mut row["charged"]);
         let Some(quota) = view.quota else { continue };
         format_amounts(&mut row["quota"]["amount"]);
-        let end = |time: Time, open: Time| match time == open {
-            true => Value::Null,
-            false => format::utc(time).into(),
+        let end = |time: Time, open: Time| {
+            if time == open { Value::Null } else { format::utc(time).into() }
         };
         row["quota"]["from"] = end(quota.from, Time(0));
         row["quota"]["until"] = end(quota.until, Time::NEVER);
@@ -302,19 +302,19 @@ fn user_value(user: &UserView) -> Value {
     value
 }
 
-/// Resources as a job's limits are written.
+/// Formats resources like limits in a job file.
 fn format_amounts(value: &mut Value) {
     let Some(fields) = value.as_object_mut() else { return };
     for (name, amount) in fields {
         *amount = match amount.as_u64() {
-            // Nobody counts up to there.
+            // A total this large means no limit.
             Some(MAX_TOTAL..) => "unbounded".into(),
             _ => to_source::field(&format!("task.limits.{name}"), amount),
         };
     }
 }
 
-/// What is told of a task beyond its line.
+/// The fields of a task that are shown below its line.
 const TASK_FIELDS: [&str; 9] = [
     "name",
     "health",
@@ -357,18 +357,19 @@ fn render_yaml(value: &impl Serialize) -> String {
         .collect()
 }
 
-/// A line that is too wide for a terminal goes on further in: to YAML a line break inside a text is
-/// a space.
+/// Wraps a line that is too wide for a terminal, with further indentation: YAML reads a line break
+/// inside a text as a space.
 fn wrap_yaml_line(line: &str) -> String {
     let text = line.trim_start();
     let inset = &line[..line.len() - text.len()];
-    match text.contains("  ") || text.ends_with(' ') {
-        true => format!("{line}\n"),
-        false => table::wrap_for_terminal(inset, &format!("{inset}    "), text),
+    if text.contains("  ") || text.ends_with(' ') {
+        format!("{line}\n")
+    } else {
+        table::wrap_for_terminal(inset, &format!("{inset}    "), text)
     }
 }
 
-/// Without what is empty or left out: it says nothing.
+/// The value without empty fields.
 fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(all) => {

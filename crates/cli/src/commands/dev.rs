@@ -1,9 +1,10 @@
-//! `cell dev`: a whole cell in one process, for trying things out. An open master on loopback, its
-//! scheduler, and this machine's agent, which runs tasks in containers if it can. With `--machines`
-//! there are virtual machines instead: they speak the protocol of real ones and run nothing.
+//! `cell dev`: a whole cell in one process, for development and trials. An open master on loopback,
+//! its scheduler, and this machine's agent, which runs tasks in containers if it can. With
+//! `--machines` there are virtual machines instead, which use the protocol of real ones and run
+//! nothing.
 //!
-//! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
-//! Killed, it leaves them, and finds them again at the next start, as any agent does.
+//! When it is interrupted, it stops its tasks, which nobody wants left behind after a trial. When
+//! it is killed, the tasks keep running, and the next start adopts them, as any agent does.
 
 use super::dev_ports::PortBlock;
 use super::dev_ready::{grant_production, wait_until_up};
@@ -65,7 +66,8 @@ pub struct DevArgs {
 
     /// A folder of this machine that tasks in containers may borrow as a volume, :ro after it for
     /// reading alone; repeat it for several
-    #[arg(long, value_name = "PATH[:ro]", value_parser = parse_host_volume, conflicts_with = "machines")]
+    #[arg(long, value_name = "PATH[:ro]", value_parser = parse_host_volume,
+          conflicts_with = "machines")]
     lend: Vec<HostVolume>,
 
     /// Cores of each virtual machine
@@ -87,30 +89,31 @@ enum Driver {
     Process,
 }
 
-/// The cell, and its one replica.
+/// The name of the cell and of its one replica.
 const DEV_NAME: &str = "dev";
-/// What this machine is called.
+/// The name of this machine.
 const LOCAL_MACHINE: &str = "local";
 /// The configuration of this machine's agent.
 const AGENT_CONFIG: &str = "name = \"local\"";
 
-/// `/srv/data` or `/srv/models:ro`. One that is not there is refused: whoever types it wrong would
-/// wait for a task that waits for it.
+/// Parses `/srv/data` or `/srv/models:ro`. A path that does not exist is rejected: with a mistyped
+/// path, tasks would wait for the volume for ever.
 fn parse_host_volume(text: &str) -> Result<HostVolume, String> {
     let (path, writable) = match text.strip_suffix(":ro") {
         Some(path) => (path, false),
         None => (text.strip_suffix(":rw").unwrap_or(text), true),
     };
     let path = std::path::absolute(path).map_err(|error| error.to_string())?;
-    match path.is_dir() {
-        // Without a slash at its end, as jobs spell it.
-        true => Ok(HostVolume { path: path.components().collect(), writable }),
-        false => Err("no such folder; allowed: one that is there, or one with :ro after it".into()),
+    if path.is_dir() {
+        // Without a trailing slash, as job files spell it.
+        Ok(HostVolume { path: path.components().collect(), writable })
+    } else {
+        Err("no such folder; allowed: one that is there, or one with :ro after it".into())
     }
 }
 
-/// What whoever lends folders is told where there are no containers to lend them to; without it,
-/// tasks with volumes would wait and nobody would know why.
+/// A warning when host volumes are given but there are no containers to mount them into; without
+/// it, tasks with volumes would wait with no visible reason.
 fn host_volume_warning(host_volumes: &[HostVolume], machine: &MachineSpec) -> String {
     let reason = machine.attributes.iter().find(|(name, _)| name.as_str() == CONTAINERS_OFF);
     let Some((_, AttributeValue::Text(reason))) = reason.filter(|_| !host_volumes.is_empty())
@@ -121,7 +124,8 @@ fn host_volume_warning(host_volumes: &[HostVolume], machine: &MachineSpec) -> St
     wrap("", "  ", &format!("{no_volumes} ({reason})"))
 }
 
-/// Whoever tries things out has no replica to stop and no configuration file to correct.
+/// Replaces hints about stopping replicas and correcting configuration files, which do not exist
+/// here.
 fn start_failure(error: ServeError) -> Failure {
     match &error {
         ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
@@ -138,7 +142,7 @@ enum Machines {
     Real {
         stop: oneshot::Sender<()>,
         done: JoinHandle<()>,
-        /// What is to be said of it before it is used, if anything.
+        /// A warning to print before use, or empty.
         warning: String,
         _ports: PortBlock,
     },
@@ -152,7 +156,8 @@ impl Machines {
         }
     }
 
-    /// Tasks get their notice. Whoever does not want to wait asks again, and leaves them running.
+    /// Sends the tasks their stop notice and waits. A second signal ends the wait and leaves them
+    /// running.
     async fn stop(self, again: &mut ShutdownSignal) {
         let (stop, done) = match self {
             Machines::Virtual(agents) => return drop(agents),
@@ -161,7 +166,7 @@ impl Machines {
         drop(stop);
         crate::output::note!("stopping the tasks of this machine; once more leaves them running");
         tokio::select! {
-            // The agent's own end, good or bad, is an end.
+            // The agent has ended by itself, with or without an error.
             _ = done => {}
             () = again.requested() => {}
         }
@@ -212,7 +217,7 @@ impl DevArgs {
         else {
             return Ok(Success::Done);
         };
-        // Whenever it is told to stop, what it has begun by then is stopped in order.
+        // A shutdown at any time stops in order what has been started by then.
         let mut machines = None;
         let parts_started =
             stop.run_unless_requested(self.start_parts(&running, &mut machines)).await?;
@@ -226,7 +231,7 @@ impl DevArgs {
         Ok(Success::Done)
     }
 
-    /// What is beside the master; done when the next commands work at once.
+    /// Starts the components beside the master; returns when commands work at once.
     async fn start_parts(
         &self,
         running: &RunningMaster,
@@ -238,7 +243,7 @@ impl DevArgs {
         drop(status.wait_for(|status| status.role == Role::Leader).await);
         let client = Client::new(ApiClientConfig::new(vec![address.clone()]))?;
         let scheduler = run_scheduler(SchedulerArgs::in_process(name), client.clone());
-        // Nothing but a failure ends it.
+        // The scheduler ends only with an error.
         Supervisor::default().spawn_finite("the scheduler", async {
             match scheduler.await {
                 Ok(()) => exit_unless_stopping("the scheduler ended"),
@@ -255,7 +260,7 @@ impl DevArgs {
         print(&self.welcome(running, &address, machines.warning()))
     }
 
-    /// Which machines of the folder this start serves.
+    /// Whether this start serves a machine of this name.
     fn is_served(&self, name: &str) -> bool {
         match self.machines {
             None => name == LOCAL_MACHINE,
@@ -266,10 +271,10 @@ impl DevArgs {
         }
     }
 
-    /// Machines of an earlier start that this one does not serve go, or work would be sent to
-    /// them; those that it serves and that were removed by hand may come back.
+    /// Removes machines of an earlier start that this one does not serve, because tasks would be
+    /// placed on them. Machines that it serves and that were removed by hand may come back.
     async fn reconcile(&self, client: &Client) -> Result<(), Failure> {
-        // Who serves none leaves it to others to bring machines.
+        // With `--machines 0`, the machines are started by other processes.
         if self.machines == Some(0) {
             return Ok(());
         }
@@ -277,7 +282,7 @@ impl DevArgs {
             pagination::fetch_all(async |page| Ok(client.machines(page).await?.value)).await?;
         let mut gone = 0;
         for machine in machines.iter().filter(|machine| !self.is_served(machine.name.as_str())) {
-            // Nobody runs what is on it any more.
+            // The tasks on it do not run any more.
             client.remove_machine(&machine.name, true, &ChangeOptions::default()).await?;
             gone += 1;
         }
@@ -316,7 +321,7 @@ impl DevArgs {
         let warning = host_volume_warning(&self.lend, agent.machine());
         let (stop, stopped) = oneshot::channel();
         let shutdown_mode = async {
-            // Dropped unsent is as good as told.
+            // Dropping the sender has the same effect.
             let _ = stopped.await;
             ShutdownMode::StopTasks
         };
@@ -325,7 +330,7 @@ impl DevArgs {
         Ok(Machines::Real { stop, done, warning, _ports: ports })
     }
 
-    /// This machine's agent, and the ports that are its alone as long as they are held.
+    /// The agent of this machine, and its block of ports, which stays claimed while it is held.
     fn agent(&self) -> Result<(Agent, PortBlock), Failure> {
         let folder = self.data_dir.join("agent");
         ensure_private_dir(&folder, 0o711)
@@ -339,7 +344,7 @@ impl DevArgs {
         let ports = PortBlock::take(&folder.join("ports"))?;
         config.ports = Some(ports.range);
         config.data_dir = folder;
-        // The names of a machine's tasks lead to its address; who asks for none needs none.
+        // DNS names of a machine's tasks resolve to its address; without DNS no address is needed.
         config.address = self.dns.map(|_| Ipv4Addr::LOCALHOST.into());
         config.driver = match self.driver {
             Driver::Auto => DriverChoice::Auto,

@@ -1,11 +1,12 @@
-//! Which ports of this computer a `cell dev` gives to its tasks. Several can run on one computer,
-//! as can tests; each takes a block of ports that no other has, and the same one again at its next
-//! start as long as it is free.
+//! Allocates a block of ports of this computer to the tasks of a `cell dev`. Several can run on one
+//! computer, as can tests; each takes a block of ports that no other has, and reuses its block at
+//! the next start if it is still free.
 //!
 //! A block is claimed by keeping its last port, of UDP on loopback, bound for as long as the cell
-//! runs: the kernel lets one process do that, whosever it is, and forgets it with the process.
-//! Rejected: lock files in a folder that all users share, which outlive what they stand for and can
-//! be made by anybody; trying the ports themselves, which are free until a task listens.
+//! runs: the kernel lets only one process bind it, whoever owns the process, and releases it when
+//! the process ends. Rejected: lock files in a folder that all users share, which outlive their
+//! process and can be created by anybody; probing the ports themselves, which are free until a task
+//! listens.
 
 use crate::failure::Failure;
 use cellwright_cell::machine::PortRange;
@@ -13,13 +14,13 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::{fs, io};
 
-/// Ports of a block, the last of which is the claim.
+/// The number of ports in a block; the last one is the claim.
 const BLOCK_SIZE: u16 = 240;
-/// Where blocks begin: in the usual range first, then below it.
+/// The areas that blocks are taken from: the usual range first, then the one below it.
 const PORT_AREAS: [PortRange; 2] =
     [PortRange { first: 20_000, last: 31_999 }, PortRange { first: 10_000, last: 19_999 }];
 
-/// A block that is ours until it is dropped.
+/// A block that is claimed until it is dropped.
 #[derive(Debug)]
 pub struct PortBlock {
     pub range: PortRange,
@@ -27,15 +28,15 @@ pub struct PortBlock {
 }
 
 impl PortBlock {
-    /// Takes the block that is written down in `file`, or else any, and writes down which.
+    /// Claims the block recorded in `file`, or else any free one, and records it.
     ///
     /// # Errors
-    /// When all are taken or the file cannot be used.
+    /// If no block is free or the file cannot be used.
     pub fn take(file: &Path) -> Result<PortBlock, Failure> {
         PortBlock::take_at(Ipv4Addr::LOCALHOST, file)
     }
 
-    /// The same among those who keep their claims at one address of loopback.
+    /// The same among the claims at one loopback address.
     fn take_at(host: Ipv4Addr, file: &Path) -> Result<PortBlock, Failure> {
         let write = |source| Failure::Write { what: file.display().to_string(), source };
         let saved_start = match fs::read_to_string(file) {
@@ -56,7 +57,7 @@ impl PortBlock {
     }
 }
 
-/// First ports of all blocks.
+/// The first ports of all blocks.
 fn block_starts() -> impl Iterator<Item = u16> {
     let of_area = |area: PortRange| {
         let blocks = area.count() / u32::from(BLOCK_SIZE);
@@ -65,7 +66,7 @@ fn block_starts() -> impl Iterator<Item = u16> {
     PORT_AREAS.into_iter().flat_map(of_area)
 }
 
-/// Nothing if another has it.
+/// Claims a block; returns `None` if another process has it.
 fn claim_block(host: Ipv4Addr, first: u16) -> Option<PortBlock> {
     let last = first + BLOCK_SIZE - 1;
     let claim = UdpSocket::bind((host, last)).ok()?;
@@ -90,18 +91,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cell-dev-ports-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (one, other) = (folder.join("one"), folder.join("other"));
-        // Nobody else of this computer takes what is let go here: the address is this process's.
+        // No other process on this computer claims blocks at this address, which is derived from
+        // the process id.
         let host = Ipv4Addr::from(0x7f80_0000 | (std::process::id() & 0x007f_ffff));
         let take = |file: &Path| PortBlock::take_at(host, file);
         let first = take(&one).unwrap();
         let second = take(&other).unwrap();
         assert_ne!(first.range, second.range);
         let range = second.range;
-        // The first of all may be free by now; one's own comes before it.
+        // The first block of all may be free by now; the recorded one is preferred.
         drop((first, second));
         let again = take(&other).unwrap();
         assert_eq!(again.range, range);
-        // What somebody else has by now is not waited for.
+        // A recorded block that another process has claimed is not waited for.
         fs::write(&one, format!("{}\n", range.first)).unwrap();
         let other_block = take(&one).unwrap();
         assert_ne!(other_block.range, range);

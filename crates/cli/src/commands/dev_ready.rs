@@ -1,5 +1,6 @@
-//! What `cell dev` waits for before it says that it is there, so that the commands it prints work
-//! at once: its machines are up, and its one user may run services as well as batch.
+//! What `cell dev` waits for before it reports that it is ready, so that the commands it prints
+//! work at once: its machines are up, and its one user has quota to run services as well as batch
+//! jobs.
 
 use super::quota::grant;
 use crate::failure::Failure;
@@ -12,12 +13,12 @@ use cellwright_master::handle::MasterHandle;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longer than any machine takes to be heard of; after that it is said who is there.
+/// Longer than any machine takes to register; after that, startup goes on without the missing ones.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Whom an open cell runs jobs as.
+/// The user as whom an open cell runs jobs.
 const DEV_USER: &str = "dev";
 
-/// Waits until so many machines are up, or too long.
+/// Waits until this many machines are up, or until the timeout.
 pub async fn wait_until_up(handle: &MasterHandle, machine_count: usize) {
     let mut changes = handle.watch_applied();
     let all_up = async {
@@ -30,12 +31,12 @@ pub async fn wait_until_up(handle: &MasterHandle, machine_count: usize) {
             }
         }
     };
-    // They may come later; nothing depends on it but the first seconds.
+    // They may register later; only the first seconds depend on it.
     let _ = timeout(STARTUP_TIMEOUT, all_up).await;
 }
 
-/// Production quota is backed by machines, so it can only be granted now. Half of what there is:
-/// users that are added by hand shall get some too. What somebody has settled already stays.
+/// Grants production quota, which is backed by machines and therefore can only be granted now. It
+/// is half of the capacity, so that users added by hand can get some too. An existing grant stays.
 pub async fn grant_production(client: &Client, handle: &MasterHandle) -> Result<(), Failure> {
     let state = handle.read().state;
     let Ok(user) = Name::new(DEV_USER) else { return Ok(()) };

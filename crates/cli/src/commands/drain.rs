@@ -1,6 +1,6 @@
-//! `cell drain MACHINE`: the machine's verb among the others, since it is what one types before
-//! touching one. Whoever waits for its end sees on stderr how many tasks are left and whose limit
-//! holds them there: a drain can take as long as the jobs' owners allow.
+//! `cell drain MACHINE`: drains a machine before maintenance; a top-level verb because it is typed
+//! so often. With `--wait`, stderr shows how many tasks are left and whose disruption limit holds
+//! them: a drain can take as long as the jobs' owners allow.
 
 use super::Success;
 use super::machine::{drain, drain_wait_text, set_draining};
@@ -65,7 +65,7 @@ fn draining_text(machines: &[Name]) -> String {
 
 async fn wait_until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure> {
     let mut progress = StatusLine::to_stderr();
-    // Tells that something is different somewhere, at once and then whenever it is so.
+    // The watch fires at once and then whenever something has changed in the cell.
     let mut changes = cell.client.watch::<serde_json::Value>("/v1/watch/overview", None);
     let mut remaining: Vec<&Name> = machines.iter().collect();
     loop {
@@ -103,7 +103,7 @@ fn empty_text(machine: &Name) -> String {
     )
 }
 
-/// How many are left on it, and who of them waits for what.
+/// How many tasks are left on it, and which of them wait for which limit.
 fn progress_lines(machine: &MachineView, now: Time) -> Vec<String> {
     let tasks = format::pluralize(u64::from(machine.tasks), "task");
     let leaving = match machine.leaving {

@@ -1,9 +1,9 @@
-//! States and other enumerations as one word each, the word they have in the API.
+//! States and other enumerations as one word each, as the API spells them.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// `running`, or `dead (finished)` where a state says more.
+/// `running`, or `dead (finished)` for a state with details.
 pub fn enum_text(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(value) => value_text(&value),
@@ -11,7 +11,7 @@ pub fn enum_text(value: &impl Serialize) -> String {
     }
 }
 
-/// One of an enumeration as it was typed, `best effort` and `best-effort` as well as `best_effort`.
+/// Parses a value of an enumeration: `best effort` and `best-effort` as well as `best_effort`.
 pub fn parse_enum<T: Copy + Serialize>(text: &str, all: &[T]) -> Result<T, String> {
     let normalized = |name: &str| name.replace(['-', '_'], " ");
     let normalized_text = normalized(text);

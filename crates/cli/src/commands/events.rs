@@ -1,8 +1,8 @@
-//! `cell events`: what happened, oldest first, and with --follow what happens.
+//! `cell events`: past events, oldest first, and with --follow new ones.
 //!
-//! All of it comes from history, so that what is wanted is chosen by the master and reaches back as
-//! far as that. The feed only says when there is more to ask for: an event of the feed names rows,
-//! and could not be held against the name of a machine here.
+//! All events come from history, so that the master filters them, as far back as history reaches.
+//! The event feed only signals that there is more to query: an event of the feed names rows, which
+//! cannot be compared with the name of a machine here.
 
 use super::Success;
 use super::select::{self, JobScope};
@@ -17,14 +17,14 @@ use crate::runtime::block_on;
 use crate::table::wrap_for_terminal;
 use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::name::JobKey;
-use cellwright_cell::render::{self, HistoryEvent};
 use cellwright_cell::time::{Span, Time};
+use cellwright_cell::words::{self, CodedEvent};
 use cellwright_gateway::config::parse_duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Events asked for at once.
+/// Events per query.
 const PAGE_ROWS: u32 = 5000;
 const COLUMNS: [&str; 13] = [
     "time",
@@ -42,11 +42,11 @@ const COLUMNS: [&str; 13] = [
     "day",
 ];
 
-/// What events are of.
+/// The kinds of objects that events are about.
 const KINDS: [&str; 9] =
     ["task", "job", "machine", "user", "resource", "cron", "token", "package", "cell"];
 
-/// Jobs whose events are asked for by labels: a query takes a hundred values, two for each.
+/// The maximum number of jobs selected by labels: a query takes a hundred values, two for each job.
 const MAX_JOBS: usize = 40;
 
 const EXAMPLES: &str = "\
@@ -62,7 +62,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct EventsArgs {
     /// Only of this job and its tasks
-    #[arg(value_name = "JOB", value_parser = parse_target, conflicts_with_all = ["job", "selector"])]
+    #[arg(value_name = "JOB", value_parser = parse_target,
+          conflicts_with_all = ["job", "selector"])]
     named: Option<TargetArg>,
 
     /// The same
@@ -106,7 +107,7 @@ fn parse_since(text: &str) -> Result<Span, String> {
         .ok_or_else(|| "allowed: a whole number with s, m, h or d, as 12h".to_owned())
 }
 
-/// `index-position`, or an index whose entry was seen whole.
+/// Parses `index-position`, or a log index whose entry has been read completely.
 fn parse_cursor(text: &str) -> Result<(u64, u64), String> {
     let (index, position) = text.split_once('-').unwrap_or((text, "4294967295"));
     match (index.parse(), position.parse::<u32>()) {
@@ -138,11 +139,13 @@ impl EventsArgs {
                 Output::Json => event_query.items.finish(),
             };
         }
-        // The feed says that something happened; what of it is wanted, history says as before.
+        // The feed signals that something happened; history is queried with the same filter as
+        // before.
         let mut watch = cell.client.watch_events(Some(format!("{last_index}-{LAST_POSITION}")));
         loop {
             let Some(event) = watch.next().await?.data else { continue };
-            // History may be a moment behind; whoever asks it waits for it there.
+            // History may lag behind the feed for a moment; the master waits for it when it is
+            // queried.
             while event.index > last_index {
                 last_index = event_query
                     .show_after(cell, Some((last_index, LAST_POSITION)), false)
@@ -152,21 +155,22 @@ impl EventsArgs {
         }
     }
 
-    /// The jobs that were named; none: all that happened is wanted.
+    /// The jobs to filter by; none: no filter.
     async fn jobs(&self, cell: &Cell) -> Result<Vec<JobKey>, Failure> {
         if let Some(target) = self.named.as_ref().or(self.job.as_ref()) {
             return Ok(vec![target.resolve(cell).await?.job]);
         }
         let Some(selector) = &self.selector else { return Ok(Vec::new()) };
         let jobs = select::select_jobs(cell, selector, JobScope::All).await?;
-        match jobs.len() > MAX_JOBS {
-            true => Err(too_many(selector, jobs.len())),
-            false => Ok(jobs.iter().map(select::job_key).collect()),
+        if jobs.len() > MAX_JOBS {
+            Err(too_many(selector, jobs.len()))
+        } else {
+            Ok(jobs.iter().map(select::job_key).collect())
         }
     }
 }
 
-/// More jobs than one query of history can name.
+/// The failure for more jobs than one query of history can name.
 fn too_many(selector: &str, number: usize) -> Failure {
     Failure::Usage {
         message: format!(
@@ -176,13 +180,13 @@ fn too_many(selector: &str, number: usize) -> Failure {
     }
 }
 
-/// Of an entry that was seen whole.
+/// The position that stands for an entry read completely.
 const LAST_POSITION: u64 = u32::MAX as u64;
 
-/// What is asked for, with names that mean one thing.
+/// A query for events, with resolved names.
 struct EventQuery<'a> {
     args: &'a EventsArgs,
-    /// Any of these; none: whatever it is of.
+    /// Events of any of these jobs; none: of all objects.
     jobs: Vec<JobKey>,
     items: ItemStream,
     any_found: bool,
@@ -204,7 +208,7 @@ impl EventQuery<'_> {
         }
     }
 
-    /// Shows all that came after a place, page by page; up to which log index that is.
+    /// Prints all events after a position, page by page; returns the log index that this reaches.
     async fn show_after(
         &mut self,
         cell: &Cell,
@@ -217,7 +221,7 @@ impl EventQuery<'_> {
             if first && last.is_none() && self.args.output.output == Output::Table {
                 crate::output::note!("{}", history_start_text(answer.reaches_back_to));
             }
-            // What came in while pages were read is on the next one, or in the feed.
+            // Events that arrive while pages are read are on the next page, or in the feed.
             reached = if reached == 0 { answer.index } else { reached };
             for row in &answer.rows {
                 let event = Event::from_row(&answer, row);
@@ -231,7 +235,7 @@ impl EventQuery<'_> {
         }
     }
 
-    /// The next page of what is wanted.
+    /// The query for the next page.
     fn query(&self, after: Option<(u64, u64)>, last: Option<(Time, (u64, u64))>) -> SqlQuery {
         let (mut terms, mut args) = (vec!["1".to_owned()], Vec::new());
         let mut push_term = |sql: &str, values: Vec<SqlValue>| {
@@ -276,7 +280,7 @@ impl EventQuery<'_> {
     }
 }
 
-/// The newest events that a condition holds for, oldest first, and how far back history reaches.
+/// The newest events that match a condition, oldest first, and the time at which history begins.
 pub async fn recent_events(
     cell: &Cell,
     condition: &str,
@@ -325,7 +329,7 @@ impl Event {
         Time(self.number_column("time"))
     }
 
-    /// The same with who acted: `ann/web/0 failed on m3: exited with code 1 [agent:m3]`.
+    /// The same with the actor: `ann/web/0 failed on m3: exited with code 1 [agent:m3]`.
     fn text_with_actor(&self) -> String {
         let actor = self.text_column("actor").map(|actor| format!(" [{actor}]"));
         format!("{}{}", self.text(), actor.unwrap_or_default())
@@ -333,7 +337,7 @@ impl Event {
 
     /// `ann/web/0 failed on m3: exited with code 1`.
     pub fn text(&self) -> String {
-        render::history_event(&HistoryEvent {
+        words::event_coded(&CodedEvent {
             object: self.text_column("object").unwrap_or(""),
             event: self.text_column("event").unwrap_or(""),
             machine: self.text_column("machine"),

@@ -1,6 +1,6 @@
-//! `cell exec`: a command where a task runs, with its input and output here. With `-t` both ends
-//! are terminals: this one is raw while the command runs, so that every key reaches the other, and
-//! tells it when it is resized.
+//! `cell exec`: runs a command inside a task, with its input and output here. With `-t` both ends
+//! are terminals: the local one is in raw mode while the command runs, so that every key reaches
+//! the remote one, which also learns of resizes.
 
 use super::target::{TargetArg, parse_target};
 use super::{Success, status_text};
@@ -39,7 +39,7 @@ anybody's. Every command is audited.";
 
 /// Bytes read from standard input at a time.
 const READ_BYTES: usize = 16 << 10;
-/// Pieces that wait for the connection.
+/// Reads that are queued for the connection.
 const QUEUED_READS: usize = 4;
 
 /// Run a command where a task runs
@@ -59,11 +59,11 @@ pub struct ExecArgs {
     command: Vec<String>,
 }
 
-/// How a session came to its end.
+/// How a session ended.
 enum SessionEnd {
-    /// The command's own, with its code.
+    /// The command exited with this code.
     Exit(u8),
-    /// Without a word about the command.
+    /// The connection closed without an exit code.
     Closed,
 }
 
@@ -112,14 +112,14 @@ impl ExecArgs {
     }
 }
 
-/// The same command for this task, as it can be pasted into a shell.
+/// The same command for this task, quoted so that it can be pasted into a shell.
 fn same_command(terminal: bool, task: &str, command: &[String]) -> String {
     let flag = if terminal { "-t " } else { "" };
     format!("cell exec {flag}{task} -- {}", shell_quoted(command))
 }
 
-/// Nobody said why the session ended. `task_error`: what became of asking for the task then; where
-/// no master can be reached, that is why.
+/// The failure for a session that ended without a reason. `task_error`: the result of looking up
+/// the task afterwards; if no master can be reached, that is the reason.
 fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failure {
     match task_error {
         Some(ClientError::Unreachable { .. }) => Failure::Operation {
@@ -135,7 +135,7 @@ fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failur
     }
 }
 
-/// What it does instead, and where to look for the reason.
+/// The state of a task that does not run, and where to look for the reason.
 async fn explain_not_running(cell: &Cell, job: &JobKey, index: u32, error: ClientError) -> Failure {
     match cell.client.task(job, index).await {
         Ok(task) => not_running_failure(&task.value.item, crate::clock::now()),
@@ -155,7 +155,7 @@ fn not_running_failure(task: &TaskView, now: Time) -> Failure {
     Failure::Operation { message: format!("{name} does not run, it is {state}{note}"), next }
 }
 
-/// Of the terminal here; what programs take for granted when it does not say.
+/// The size of the local terminal; a usual one if it is unknown.
 fn terminal_size() -> TerminalSize {
     match tcgetwinsize(io::stdin()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
@@ -165,7 +165,7 @@ fn terminal_size() -> TerminalSize {
     }
 }
 
-/// The terminal here, raw for as long as this lives.
+/// The local terminal, in raw mode until dropped.
 struct RawTerminal(Termios);
 
 impl RawTerminal {
@@ -173,7 +173,7 @@ impl RawTerminal {
         let before = tcgetattr(io::stdin())?;
         let mut raw_terminal = before.clone();
         raw_terminal.make_raw();
-        // What was typed ahead is for the command.
+        // Keys typed ahead are input of the command.
         tcsetattr(io::stdin(), OptionalActions::Drain, &raw_terminal)?;
         Ok(RawTerminal(before))
     }
@@ -181,7 +181,7 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // There is nothing more to try.
+        // An error here cannot be handled.
         let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
     }
 }
@@ -194,7 +194,7 @@ async fn relay(stream: SessionStream, terminal: bool, task: &str) -> Result<Sess
     let sending = async {
         while let Some(frame) = next_input(&mut input, &mut signals).await {
             let SessionInput::Frame(frame) = frame else { return };
-            // When nobody takes it any more, the other direction says why.
+            // When the connection is closed, the receiving direction reports why.
             if send_frame(&mut to, frame).await.is_err() {
                 break;
             }
@@ -202,7 +202,7 @@ async fn relay(stream: SessionStream, terminal: bool, task: &str) -> Result<Sess
         std::future::pending().await
     };
     tokio::select! {
-        heard = receive(from, terminal, task) => heard,
+        session_end = receive(from, terminal, task) => session_end,
         () = sending => Ok(SessionEnd::Exit(128 + 2)),
     }
 }
@@ -211,8 +211,8 @@ async fn send_frame(to: &mut (impl AsyncWrite + Unpin), frame: Frame) -> io::Res
     frame.write(to).await
 }
 
-/// Standard input, piece by piece; nothing at its end. A thread of its own, which nobody waits for:
-/// it may be in the middle of a read when the command has ended.
+/// Standard input in chunks; `None` at its end. It is read on a thread of its own that is not
+/// joined: the thread may be blocked in a read when the command has ended.
 fn standard_input() -> mpsc::Receiver<Option<Bytes>> {
     let (sender, receiver) = mpsc::channel(QUEUED_READS);
     std::thread::spawn(move || {
@@ -234,11 +234,11 @@ fn standard_input() -> mpsc::Receiver<Option<Bytes>> {
 
 enum SessionInput {
     Frame(Frame),
-    /// The person here wants to go, whatever the command does.
+    /// The user wants to leave the session, whatever the command does.
     Leave,
 }
 
-/// What a person does beside typing. With a terminal, keys travel as keys.
+/// Local signals to forward to the session. With a terminal, keys are forwarded as input.
 struct Signals {
     resized: Signal,
     forwarded: [(u8, Signal); 3],
@@ -265,7 +265,7 @@ async fn next_input(
         piece = input.recv() => match piece {
             Some(Some(bytes)) => return Some(SessionInput::Frame(Frame::Data(bytes))),
             Some(None) => return Some(SessionInput::Frame(Frame::End)),
-            // Signals go on after the input has ended.
+            // Signals are still forwarded after the input has ended.
             None => std::future::pending().await,
         },
         _ = signals.resized.recv(), if signals.terminal => {
@@ -282,7 +282,7 @@ async fn next_input(
     Some(if leave { SessionInput::Leave } else { SessionInput::Frame(Frame::Signal(number)) })
 }
 
-/// What comes, until the command's end.
+/// Receives output until the command's end.
 async fn receive(
     mut from: ReadHalf<SessionStream>,
     terminal: bool,
@@ -293,14 +293,14 @@ async fn receive(
     let broken_session =
         |message: String| Failure::Operation { message, next: check_task_hint(task) };
     loop {
-        // Masters give up first; this is for when they are what is gone.
+        // Masters time out first; this is for a master that is gone.
         let Ok(received) = timeout(IDLE_TIMEOUT * 2, Frame::read(&mut from)).await else {
             return Err(broken_session("nothing is heard of the session any more".into()));
         };
         match received {
             Ok(Some(Frame::Data(bytes))) => output.write_bytes(&bytes)?,
             Ok(Some(Frame::Stderr(bytes))) => problems.write_bytes(&bytes)?,
-            // All that a process can end with fits.
+            // Every exit code of a process fits.
             Ok(Some(Frame::Exit(code))) => {
                 output.finish()?;
                 problems.finish()?;
@@ -310,14 +310,15 @@ async fn receive(
             Ok(Some(_)) => {
                 return Err(broken_session("the other side says what it has no reason to".into()));
             }
-            // A master that dies may still close the connection, or have it cut.
+            // A master that crashes may still close the connection, or have it cut.
             Ok(None) | Err(_) => return Ok(SessionEnd::Closed),
         }
     }
 }
 
-/// Where the command's output goes. With `-t` the command has the terminal here, and whatever else
-/// is no terminal gets the very bytes; a terminal that the command was not given takes no orders.
+/// The destination of the command's output. With `-t` the command controls the local terminal.
+/// Output to anything but a terminal is unchanged; output to a terminal that the command was not
+/// given is sanitized.
 struct SessionOutput<W> {
     to: W,
     sanitizer: Option<StreamSanitizer>,
@@ -342,7 +343,7 @@ impl<W: Write> SessionOutput<W> {
         })
     }
 
-    /// Nothing more comes.
+    /// Called after the last output.
     fn finish(mut self) -> Result<(), Failure> {
         let rest = self.sanitizer.take().map_or_else(String::new, |mut pieces| pieces.finish());
         self.write_bytes(rest.as_bytes())

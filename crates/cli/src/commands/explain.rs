@@ -1,5 +1,5 @@
-//! `cell explain`: why a task waits and what would let it run, why it is where it is, how it ended;
-//! or the same of a whole job, its tasks that are alike together.
+//! `cell explain`: why a task is pending and what would let it run, why it was placed where it is,
+//! how it ended; or the same for a whole job, with similar tasks grouped.
 
 use super::Success;
 use super::status::{StartError, fetch_start_errors};
@@ -10,13 +10,13 @@ use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print_json, print_prose};
 use crate::runtime::block_on;
-use crate::table::{rewrap, wrap, wrap_list};
+use crate::table::{sentences, wrap, wrap_list};
 use cellwright_api::types::{ExplanationView, HappenedView, ReasonView};
 use cellwright_cell::name::JobKey;
 use clap::Args;
 use std::collections::BTreeSet;
 
-/// Events of the past shown in a table; JSON has more.
+/// Past events shown in a table; JSON has more.
 const MAX_EVENTS: usize = 5;
 
 /// Say why a task waits, why it is where it is, or how it ended
@@ -43,7 +43,7 @@ impl ExplainArgs {
             match self.output.output {
                 Output::Json => print_json(&explanation)?,
                 Output::Table => {
-                    // The first of each kind stands for the rest.
+                    // The first task of each group represents the others.
                     let firsts = explanation.groups.iter().filter_map(|group| group.tasks.first());
                     let start_errors = start_error_lines(&cell, &job, firsts.copied().collect());
                     let text = rewrap_lines(&format!("{}: {}", explanation.job, explanation.text));
@@ -72,8 +72,8 @@ impl ExplainArgs {
     }
 }
 
-/// Why tasks could not start, in the words of their machines. That a machine does not say is no
-/// reason to explain nothing.
+/// Why tasks could not start, as reported by their machines. A machine that does not answer is no
+/// reason to withhold the explanation.
 fn start_error_lines(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
     let found = block_on(async {
         let mut tasks = Vec::new();
@@ -89,10 +89,10 @@ fn start_error_lines(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
 }
 
 fn rewrap_lines(text: &str) -> String {
-    rewrap("", "  ", text)
+    sentences("", "  ", text)
 }
 
-/// `words`: of its machine, why it could not start.
+/// `start_errors`: the machine's report why the task could not start.
 fn render_task(explanation: &ExplanationView, start_errors: &str) -> String {
     let mut out = rewrap_lines(&explanation.text);
     out.push_str(&host_volume_hints(&explanation.reasons));
@@ -118,7 +118,7 @@ fn render_task(explanation: &ExplanationView, start_errors: &str) -> String {
     out
 }
 
-/// How the folders are lent that machines do not lend, each once.
+/// How to configure the host volumes that machines lack, each once.
 fn host_volume_hints<'a>(reasons: impl IntoIterator<Item = &'a ReasonView>) -> String {
     let missing_volumes =
         reasons.into_iter().filter(|reason| reason.code == "volume" && reason.machines > 0);

@@ -1,5 +1,5 @@
-//! Files of jobs, for every command that takes one: read, checked, and what is wrong with them said
-//! where it is wrong.
+//! Job files, for every command that takes one: loading, validation, and diagnostics with
+//! positions.
 
 use crate::failure::Failure;
 use crate::style;
@@ -9,15 +9,15 @@ use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions, Loade
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Standard input instead of a file.
+/// Names standard input instead of a file.
 pub const STDIN: &str = "-";
 
-/// How whoever writes to standard input says which language it is.
+/// How to name the language of standard input.
 pub const STDIN_FORMAT_RULE: &str =
     "standard input is YAML when it begins with --- or a field, else Jsonnet or JSON";
 
-/// What `file` asks for, or everything that is wrong with it. `owner`: whose jobs are that name
-/// none, as far as it is known.
+/// The documents of a file, or all diagnostics. `owner`: the owner of jobs that name none, as far
+/// as it is known.
 pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
     let options = options(owner.cloned())?;
     if file != STDIN {
@@ -28,16 +28,16 @@ pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnosti
     Ok(cellwright_lang::load_text(&source, Path::new("."), format, &options))
 }
 
-/// The same for commands that go on only with a file that is right. Warnings are shown.
+/// The same for commands that need a valid file. Warnings are printed.
 pub fn load_valid(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
     match load(file, owner)? {
         Ok(loaded) => {
             print_diagnostics(&loaded.warnings);
             Ok(loaded)
         }
-        Err(Diagnostics(wrong)) => {
-            print_diagnostics(&wrong);
-            let errors = wrong.iter().filter(|diagnostic| diagnostic.is_error()).count();
+        Err(Diagnostics(diagnostics)) => {
+            print_diagnostics(&diagnostics);
+            let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
             let counted = crate::format::pluralize(errors as u64, "error");
             let next = match file {
                 STDIN => format!("correct it; {STDIN_FORMAT_RULE}"),
@@ -51,7 +51,7 @@ pub fn load_valid(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
     }
 }
 
-/// A file that is not there, or is something else, was named by mistake.
+/// Rejects a path that does not exist or is not a file.
 fn check_readable(file: &str) -> Result<(), Failure> {
     let usage = |message: String| Failure::Usage {
         message,
@@ -65,7 +65,7 @@ fn check_readable(file: &str) -> Result<(), Failure> {
     opened.map(drop).map_err(|error| usage(format!("cannot read the jobs from {file}: {error}")))
 }
 
-/// To standard error, with colours where a person sees them.
+/// Prints diagnostics to stderr, with colours on a terminal.
 pub fn print_diagnostics(diagnostics: &[Diagnostic]) {
     let coloured = style::for_stderr().is_coloured();
     for diagnostic in diagnostics {
@@ -80,7 +80,7 @@ fn options(owner: Option<Name>) -> Result<LoadOptions, Failure> {
     Ok(LoadOptions { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
 }
 
-/// The text of standard input, with the language that it looks like, which errors name.
+/// The text of standard input, and its detected language, which errors name.
 pub fn read_stdin() -> Result<(Source, Format), Failure> {
     let most = Limits::default().file_bytes;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `cell sim fits`: how many more tasks of a job fit, and what stops the next one.
+//! `cell sim fits`: how many more tasks of a job fit, and what prevents the next one.
 
 use super::Success;
 use super::sim_query::{SimQueryArgs, format_placements, rejection_failure, render_header};

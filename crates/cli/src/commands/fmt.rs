@@ -1,4 +1,4 @@
-//! `cell fmt`: files of jobs written in one way.
+//! `cell fmt`: formats job files.
 
 use super::file::STDIN;
 use super::{Success, file};
@@ -33,20 +33,20 @@ pub struct FmtArgs {
     check: bool,
 }
 
-/// What became of a file.
+/// The result of formatting a file.
 enum FormatOutcome {
     Unchanged,
     Changed,
-    /// A language that is not touched.
+    /// The file's language is not formatted.
     Skipped,
 }
 
 impl FmtArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        let (mut changed, mut wrong) = (0, 0);
+        let (mut changed, mut failed) = (0, 0);
         for name in &self.files {
             if name == STDIN && !self.check {
-                wrong += u64::from(!format_stdin()?);
+                failed += u64::from(!format_stdin()?);
                 continue;
             }
             match self.format_file(name)? {
@@ -60,13 +60,13 @@ impl FmtArgs {
                     print(&format!("{name}: left as it is, being YAML\n"))?
                 }
                 Err(error) => {
-                    wrong += 1;
+                    failed += 1;
                     file::print_diagnostics(&[*error]);
                 }
             }
         }
-        if wrong > 0 {
-            let files = format::pluralize_as(wrong, "file", "files");
+        if failed > 0 {
+            let files = format::pluralize_as(failed, "file", "files");
             return Err(Failure::Operation {
                 message: format!("{files} could not be formatted and stayed as before"),
                 next: "correct what is marked above, then run it again".into(),
@@ -103,7 +103,7 @@ impl FmtArgs {
     }
 }
 
-/// A file and the language that its name says.
+/// The text of a file, and the language that its name implies.
 fn read(name: &str) -> Result<(Source, Format), Failure> {
     let usage = |message: String| Failure::Usage {
         message,
@@ -117,8 +117,8 @@ fn read(name: &str) -> Result<(Source, Format), Failure> {
     Ok((Source { name: name.to_owned(), text }, language))
 }
 
-/// From standard input to standard output, what is not touched included: whoever pipes wants all
-/// of it. Whether it could be formatted.
+/// Formats standard input to standard output, and copies it if its language is not formatted, since
+/// a pipe needs all of it. Returns whether it could be formatted.
 fn format_stdin() -> Result<bool, Failure> {
     let (source, language) = file::read_stdin()?;
     match cellwright_lang::format::format_source(&source, language) {
@@ -130,14 +130,14 @@ fn format_stdin() -> Result<bool, Failure> {
     }
 }
 
-/// Whole or not at all: a file is not lost to a full disk.
+/// Replaces a file atomically: it is not lost to a full disk.
 fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
     let target = path.canonicalize()?;
     let temporary = target.with_extension(format!("{}.cell-fmt", std::process::id()));
     std::fs::write(&temporary, text)?;
     std::fs::set_permissions(&temporary, std::fs::metadata(&target)?.permissions())?;
     std::fs::rename(&temporary, &target).inspect_err(|_| {
-        // Nobody knows of the file but us.
+        // Only this process knows of the temporary file.
         let _ = std::fs::remove_file(&temporary);
     })
 }

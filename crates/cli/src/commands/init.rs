@@ -1,4 +1,4 @@
-//! `cell init`: a first file of jobs, with comments, to be changed.
+//! `cell init`: writes a first job file, with comments, as a starting point.
 
 use super::{Success, parse};
 use crate::failure::Failure;

@@ -1,14 +1,13 @@
-//! A join token against a certificate: what masters, agents and schedulers that join share.
+//! Exchanges a join token for a certificate, for masters, agents and schedulers that join.
 //!
-//! A token is used up by the first request that the cell commits. Whether it did so may not be
-//! known to who asked: the answer was lost, or the masters had no majority just then. So the key
-//! is kept until the certificate is there, and the same command typed again asks with the same key,
-//! which the cell answers as it did the first time.
+//! A token is used up by the first request that the cell commits. The requester may not learn
+//! whether it was: the answer was lost, or the masters had no majority. So the key is kept until
+//! the certificate has arrived, and the same command typed again sends the same key, which the cell
+//! answers as it did the first time.
 
 use crate::connection::REFUSED_TIMEOUT;
 use crate::failure::Failure;
 use cellwright_api::client::{ApiClientConfig, Client};
-use cellwright_api::internal::PROTOCOL;
 use cellwright_identity::enroll::{
     JOIN_PATH, JoinAnswer, JoinReply, JoinRequest, JoinToken, NewKey,
 };
@@ -22,9 +21,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Asks for the certificate. The masters prove by `trust` that they are the token's cell before
-/// they are told its secret. Also returns where masters are found from here on: those that were
-/// named, and all others the cell has, for whoever joins through one must not depend on it.
+/// Requests the certificate. The masters prove by `trust` that they belong to the token's cell
+/// before they receive its secret. Also returns the addresses of masters to use from here on: those
+/// that were named and all others of the cell, because a joined component must not depend on the
+/// one master that it joined through.
 pub async fn request_certificate(
     masters: &[String],
     trust: &Trust,
@@ -40,14 +40,14 @@ pub async fn request_certificate(
     }
 }
 
-/// The masters that were named, and those that the cell has told of.
+/// The masters that were named, and those that the cell has reported.
 pub fn known_masters(masters: &[String], client: &Client) -> Vec<String> {
     let mut all = masters.to_vec();
     all.extend(client.masters().into_iter().filter(|learned| !masters.contains(learned)));
     all
 }
 
-/// A client without a certificate, to the masters that the token is of.
+/// A client without a certificate, for the masters that the token belongs to.
 pub fn joining_client(masters: &[String], trust: &Trust) -> Result<Client, Failure> {
     let tls = tls::client_config(trust, None)
         .map_err(|error| Failure::from_error(&error, "copy the token whole and run it again"))?;
@@ -70,7 +70,7 @@ pub fn tls_client(masters: &[String], tls: ClientConfig) -> Result<Client, Failu
     Ok(Client::new(settings)?)
 }
 
-/// A key that waits for its certificate, in a file beside where that will be.
+/// A key that waits for its certificate, in a file beside the certificate's future path.
 pub struct PendingJoin {
     file: PathBuf,
     key: Secret,
@@ -80,15 +80,15 @@ pub struct PendingJoin {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SavedKey {
-    /// The part of the token that is no secret.
+    /// The part of the token that is not secret.
     token: String,
     key: String,
     signing_request: String,
 }
 
 impl PendingJoin {
-    /// The key of an earlier try with this token, or a new one, which is kept. `hosts`: where a
-    /// replica answers. `identity`: where the certificate will be.
+    /// The key of an earlier attempt with this token, or a new one, which is saved. `hosts`: the
+    /// addresses of a replica. `identity`: the future path of the certificate.
     pub fn begin(
         token: &JoinToken,
         hosts: &[String],
@@ -109,16 +109,16 @@ impl PendingJoin {
             }
         };
         let SavedKey { key, signing_request, .. } = saved;
-        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let request = JoinRequest { token: token.text(), signing_request };
         Ok(PendingJoin { file, key: Secret::new(key), request })
     }
 
-    /// The certificate and the key are where they belong.
+    /// Removes the saved key, once the certificate and the key are written.
     pub fn remove_saved_key(&self) -> Result<(), Failure> {
         std::fs::remove_file(&self.file).map_err(|source| write_failure(&self.file, source))
     }
 
-    /// The key and what it was to be certified by.
+    /// The key and the names it is to be certified for.
     pub fn new_key(&self) -> NewKey {
         let signing_request = self.request.signing_request.clone();
         NewKey { key: self.key.clone(), signing_request }
@@ -133,14 +133,14 @@ fn write_failure(file: &Path, source: io::Error) -> Failure {
     Failure::Write { what: file.display().to_string(), source }
 }
 
-/// What an earlier try left; of another token it is of no use any more.
+/// The key of an earlier attempt with the same token; one of another token is ignored.
 fn load_saved_key(token: &JoinToken, file: &Path) -> Result<Option<SavedKey>, Failure> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(write_failure(file, source)),
     };
-    let saved = serde_json::from_str(&text).ok().filter(|kept: &SavedKey| kept.token == token.id);
+    let saved = serde_json::from_str(&text).ok().filter(|saved: &SavedKey| saved.token == token.id);
     if saved.is_none() {
         std::fs::remove_file(file).map_err(|source| write_failure(file, source))?;
     }

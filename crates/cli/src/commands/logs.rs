@@ -1,5 +1,5 @@
-//! `cell logs`: what tasks wrote, from the machines they are or were on, through a master. Several
-//! tasks at once are told apart by their names in front of every line.
+//! `cell logs`: the output of tasks, read through a master from the machines they are or were on.
+//! With several tasks, every line has its task's name in front.
 
 use super::Success;
 use super::select::{self, JobScope};
@@ -32,11 +32,11 @@ Owners of a job may read what its tasks wrote; users with the capability
 read_output what anybody's did. Output of attempts that are over is there as
 long as the machine keeps it.";
 
-/// Tasks that are followed at once.
+/// The maximum number of tasks followed at once.
 const MAX_FOLLOWED: u32 = 100;
-/// Pieces that wait to be shown.
+/// Chunks of output queued for printing.
 const QUEUED_PIECES: usize = 16;
-/// A task that waits for a place is looked at this often.
+/// The interval at which a pending task is checked for a placement.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Show what tasks wrote
@@ -99,7 +99,7 @@ impl LogsArgs {
     }
 }
 
-/// Each task that is meant.
+/// All tasks that the target names.
 async fn expand_target(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Failure> {
     let Target { job, tasks } = target;
     let indexes = match tasks {
@@ -110,7 +110,7 @@ async fn expand_target(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)
     Ok(indexes.into_iter().map(|index| (job.clone(), index)).collect())
 }
 
-/// What is to be shown of which tasks' output.
+/// Which output of which tasks is printed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
     stderr: bool,
@@ -128,7 +128,7 @@ impl From<&LogsArgs> for LogOptions {
 }
 
 impl LogOptions {
-    /// From here on, until all of it is over.
+    /// Follows the output from here on until the tasks end.
     pub fn following() -> LogOptions {
         LogOptions { follow: true, ..LogOptions::default() }
     }
@@ -161,25 +161,24 @@ impl LogOptions {
     }
 
     async fn query(&self, cell: &Cell, job: &JobKey, index: u32) -> Result<OutputQuery, Failure> {
-        let attempt = match self.previous {
-            false => self.attempt,
-            true => {
-                let newest = cell.client.task(job, index).await?.value.item.attempt;
-                let none = || Failure::Operation {
-                    message: format!(
-                        "{job}/{index} has been placed {}",
-                        crate::format::times_text(u64::from(newest))
-                    ),
-                    next: "the same command without --previous".into(),
-                };
-                Some(newest.checked_sub(1).filter(|number| *number > 0).ok_or_else(none)?)
-            }
+        let attempt = if self.previous {
+            let newest = cell.client.task(job, index).await?.value.item.attempt;
+            let none = || Failure::Operation {
+                message: format!(
+                    "{job}/{index} has been placed {}",
+                    crate::format::times_text(u64::from(newest))
+                ),
+                next: "the same command without --previous".into(),
+            };
+            Some(newest.checked_sub(1).filter(|number| *number > 0).ok_or_else(none)?)
+        } else {
+            self.attempt
         };
         let stream = if self.stderr { Stream::Stderr } else { Stream::Stdout };
         Ok(OutputQuery { stream, attempt, lines: self.tail, ..OutputQuery::default() })
     }
 
-    /// What there is now.
+    /// Prints the output that exists now.
     async fn task(
         &self,
         cell: &Cell,
@@ -238,7 +237,7 @@ impl LogOptions {
     }
 }
 
-/// More than can be followed at once; `tasks` are of one job, or of several.
+/// The failure for more tasks than can be followed at once; `tasks` are of one job, or of several.
 fn too_many(tasks: &[(JobKey, u32)]) -> Failure {
     let number = tasks.len();
     let jobs: BTreeSet<&JobKey> = tasks.iter().map(|(job, _)| job).collect();
@@ -258,7 +257,7 @@ fn too_many(tasks: &[(JobKey, u32)]) -> Failure {
     Failure::Usage { message, next }
 }
 
-/// Those of a range that there are; the others are named once.
+/// The tasks of a range that exist; the missing ones are reported once.
 async fn existing_tasks(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Failure> {
     let tasks = super::pagination::tasks(cell, job).await?;
     let known: BTreeSet<u32> = tasks.iter().map(|task| task.index).collect();
@@ -295,30 +294,30 @@ fn output_failure(job: &JobKey, error: ClientError) -> Failure {
     }
 }
 
-/// What is heard of one task.
+/// An event of one task's log.
 enum LogEvent {
     Text {
         attempt: u32,
         text: String,
     },
     MachineSilent(String),
-    /// It has had no place yet.
+    /// The task has not been placed yet.
     NotPlaced,
     NeverRan,
     End,
     Failed(ClientError),
 }
 
-/// Where what is heard of one task goes.
+/// Follows the output of one task and sends its events.
 struct TaskFollower {
-    /// Which of those that are followed it is.
+    /// The position of this task among those that are followed.
     task_position: usize,
     events: mpsc::Sender<(usize, LogEvent)>,
 }
 
 impl TaskFollower {
     async fn follow(self, client: Client, job: JobKey, index: u32, query: OutputQuery) {
-        // Who names an attempt means one that was.
+        // An attempt named by the user has already been started.
         if query.attempt.is_none() {
             let log_event = match self.wait_until_placed(&client, &job, index).await {
                 Ok(true) => None,
@@ -334,7 +333,7 @@ impl TaskFollower {
             .await;
     }
 
-    /// Until it has had a place; false if it died without one.
+    /// Waits until the task has been placed; returns false if it ended without a placement.
     async fn wait_until_placed(
         &self,
         client: &Client,
@@ -382,23 +381,23 @@ async fn forward_events(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStyle {
-    /// As it was written.
+    /// Output as it was written.
     Raw,
-    /// Line by line, behind the name of the task.
+    /// Line by line, with the task's name in front.
     Prefixed,
 }
 
-/// Shows what one task wrote.
+/// Prints the output of one task.
 struct Printer {
     name: String,
     index: u32,
     line_style: LineStyle,
     style: Style,
-    /// A line that is not whole yet.
+    /// A line without its line end yet.
     partial_line: String,
-    /// Of what is shown as it was written, on a terminal.
+    /// For raw output on a terminal.
     sanitizer: Option<StreamSanitizer>,
-    /// Whose output came last.
+    /// The attempt that the last output came from.
     attempt: Option<u32>,
 }
 
@@ -418,7 +417,7 @@ impl Printer {
         }
     }
 
-    /// Where the output of another attempt begins is said apart from it.
+    /// Prints a separator where the output of another attempt begins.
     fn set_attempt(&mut self, attempt: u32) -> Result<(), Failure> {
         let before = self.attempt.replace(attempt);
         if before.is_some_and(|before| before != attempt) {

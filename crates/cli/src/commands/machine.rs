@@ -1,4 +1,4 @@
-//! `cell machine`: what the cell has, and taking machines out of use.
+//! `cell machine`: lists and describes the machines of a cell, and takes them out of use.
 
 use super::alarms::Alarms;
 use super::enum_words::enum_text;
@@ -123,7 +123,7 @@ impl Machine {
     }
 }
 
-/// Has a machine drained or not, and says which.
+/// Starts or ends the drain of a machine, and returns the message to print.
 pub fn set_draining(cell: &Cell, machine: &Name, is_draining: bool) -> Result<String, Failure> {
     let change = ChangeOptions::default();
     let done = block_on(async {
@@ -159,7 +159,7 @@ pub fn drain_wait_text(wait: &DrainWaitView, now: Time) -> String {
         return format!("{tasks} {verb} for max_down of {}: {down}", wait.job);
     }
     let next = match wait.next {
-        // The cell's time goes on with what is written in its log.
+        // The cell's time advances only with entries of its log.
         Some(at) if at <= now => "next in a moment".to_owned(),
         Some(at) => format!("next at {}", format::utc(at)),
         None => "which lets fewer leave at once than an alloc holds".to_owned(),
@@ -193,7 +193,7 @@ pub fn render(machine: &MachineView) -> String {
     rows.extend(
         machine.shortages.iter().map(|shortage| ("short of".to_owned(), pressure_text(shortage))),
     );
-    // A second is what a busy network makes of a clock that is right.
+    // On a busy network, even a correct clock may appear a second off.
     let apart = machine.clock_ahead_ms.filter(|ahead| ahead.unsigned_abs() >= 1000);
     rows.extend(apart.map(|ahead| {
         ("clock".to_owned(), format!("{} the cell's", format::clock_difference(ahead)))
@@ -202,10 +202,11 @@ pub fn render(machine: &MachineView) -> String {
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
         let free = WHOLE_DEVICE.saturating_sub(used);
-        // Of a device that is gone there is nothing to be had, and its model is what it was.
-        let device_text = match device.is_removed() {
-            true => format!("{}, gone", device.model),
-            false => format!("{} {}, {free} of {WHOLE_DEVICE} free", device.kind, device.model),
+        // A removed device has no free capacity, and its model is the last one known.
+        let device_text = if device.is_removed() {
+            format!("{}, gone", device.model)
+        } else {
+            format!("{} {}, {free} of {WHOLE_DEVICE} free", device.kind, device.model)
         };
         (format!("device {number}"), device_text)
     }));
@@ -223,9 +224,10 @@ fn trouble_text(trouble: &TroubleView) -> String {
 /// `cpu since 2026-01-01T00:00:00Z: takes only production`.
 fn pressure_text(shortage: &ShortageView) -> String {
     let (dimension, since) = (shortage.dimension, format::utc(shortage.since));
-    match shortage.over {
-        false => format!("{dimension} since {since}: takes only production, others are moved away"),
-        true => format!("{dimension} until lately: takes only production for a while yet"),
+    if shortage.over {
+        format!("{dimension} until lately: takes only production for a while yet")
+    } else {
+        format!("{dimension} since {since}: takes only production, others are moved away")
     }
 }
 
@@ -280,21 +282,23 @@ fn package_row(package: &PackageOnMachine) -> Vec<String> {
     vec![digest, name, format::bytes(package.disk_bytes), state.to_owned(), from.join("; ")]
 }
 
-/// What brings a machine into a cell that has none.
+/// How to add the first machine to a cell.
 pub fn first_machine_hint(cell: &Cell) -> &'static str {
-    match cell.open {
-        // Nobody joins there with a token.
-        true => "cell sim agents --machines 3, or start `cell dev` again",
-        false => "cell token create --agent MACHINE",
+    if cell.open {
+        // Machines do not join an open cell with tokens.
+        "cell sim agents --machines 3, or start `cell dev` again"
+    } else {
+        "cell token create --agent MACHINE"
     }
 }
 
 fn remove_machine(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
     let change = ChangeOptions::default();
     block_on(async { Ok(cell.client.remove_machine(machine, force, &change).await?) })?;
-    let rejoin_hint = match cell.open {
-        true => "start `cell dev` again".to_owned(),
-        false => format!("cell token create --agent {machine}"),
+    let rejoin_hint = if cell.open {
+        "start `cell dev` again".to_owned()
+    } else {
+        format!("cell token create --agent {machine}")
     };
     print_prose(&format!(
         "machine {machine} is not part of the cell any more\n\
@@ -302,7 +306,7 @@ fn remove_machine(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failur
     ))
 }
 
-/// `silent`: seconds since some of them were heard from.
+/// `silent_seconds`: seconds since the last message from machines that are silent.
 fn render_list(machines: &[MachineView], silent_seconds: &BTreeMap<String, u64>) -> String {
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     let rows: Vec<Vec<String>> = machines

@@ -1,4 +1,4 @@
-//! What can be typed: one file per verb.
+//! The commands: one file per verb.
 
 mod agent;
 mod alarms;
@@ -62,21 +62,21 @@ use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use clap::Subcommand;
 
-/// How a command that did its work ended.
+/// How a command ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Success {
     Done,
-    /// The answer is that the job does not fit.
+    /// The result is that the job does not fit.
     DoesNotFit,
-    /// A plan was asked to say by its code that running it would change something.
+    /// The plan found changes, and its exit code was requested to say so.
     WouldChange,
-    /// A command in a task ended with this code.
+    /// A command in a task exited with this code.
     ExitWith(u8),
-    /// What was asked for is shown, but no master leads: it may be old.
+    /// The result is printed, but no master leads, so it may be stale.
     NoLeader,
 }
 
-/// Where a master's configuration is unless the command line says otherwise.
+/// The default path of a master's configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/cellwright/master.toml";
 
 const SIM_EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! `cell sim pack`: place a whole workload from scratch.
+//! `cell sim pack`: places a whole workload on an empty cell.
 
 use super::sim_report::{
     render_explained_task, render_notes, render_pending_reasons, render_trace_problems,
@@ -71,7 +71,7 @@ pub struct PackArgs {
 
 const DEFAULT_EXPLAINED_CLASSES: usize = 3;
 
-/// What `--explain` asks for.
+/// The argument of `--explain`.
 #[derive(Clone, Debug)]
 pub enum ExplainArg {
     Classes(usize),
@@ -104,9 +104,10 @@ impl PackArgs {
         let executor = executor(threads)?;
         let progress = progress::to_stderr();
         let options = self.trace.load_options()?;
-        let loaded = match self.as_it_stands {
-            true => load_running(&options, progress.as_ref())?,
-            false => load(&options, progress.as_ref())?,
+        let loaded = if self.as_it_stands {
+            load_running(&options, progress.as_ref())?
+        } else {
+            load(&options, progress.as_ref())?
         };
         let options = PackOptions {
             scheduler: self.scheduler.options(self.score.model(), MachineSearch::Sampled),
@@ -142,7 +143,7 @@ fn render(result: &PackResult, trace: &str) -> String {
     let used: Vec<&str> = used.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
     let used = if used.is_empty() { "none".to_owned() } else { used.join(", ") };
     let mut out = String::new();
-    // Wrapped before it is coloured: codes take no room on the screen.
+    // Wrapped before it is coloured, because colour codes would count as width.
     let mut line = |name: &str, text: String| {
         let plain = wrap(&format!("{name:<10} "), "           ", &text);
         out.push_str(&plain.replacen(name, &style.strong(name), 1));

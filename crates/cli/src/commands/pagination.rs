@@ -1,4 +1,4 @@
-//! Whole lists of the API, which gives them in pages.
+//! Fetches complete lists from the API, which returns them in pages.
 
 use crate::connection::Cell;
 use crate::failure::Failure;
@@ -6,10 +6,10 @@ use cellwright_api::client::{ClientError, JobFilter, PageRequest};
 use cellwright_api::types::{JobView, MachineView, Page, TaskView};
 use cellwright_cell::name::JobKey;
 
-/// As many at once as the API gives.
+/// The largest page that the API returns.
 const PAGE_SIZE: u32 = 1000;
 
-/// Everything, page by page.
+/// Fetches all items, page by page.
 pub async fn fetch_all<T>(
     mut fetch_page: impl AsyncFnMut(&PageRequest) -> Result<Page<T>, ClientError>,
 ) -> Result<Vec<T>, Failure> {

@@ -1,5 +1,5 @@
-//! Values as people type them, turned into the cell's own. Each says what is allowed. Amounts are
-//! written as texts of job files are, so that what stands there can be typed.
+//! Parsers of command-line values. Their errors name the allowed values. Amounts have the syntax of
+//! job files, so that values can be copied from there.
 
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::time::{Span, Time};
@@ -7,7 +7,7 @@ use cellwright_lang::units::Unit;
 use cellwright_master::checkpoint::ReplayTarget;
 use time::{Date, Month};
 
-/// Sizes as they may be typed.
+/// The allowed forms of a size, for errors.
 const SIZES: &str = "an amount with B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB or TB, as 64GiB";
 
 pub fn name(text: &str) -> Result<Name, String> {
@@ -26,18 +26,18 @@ pub fn duration(text: &str) -> Result<Span, String> {
     Unit::Milliseconds.parse(text).map(Span).ok_or_else(|| allowed.into())
 }
 
-/// A moment: a UTC time as lists print it, or how long from now.
+/// A point in time: a UTC time as lists print it, or a delay from now.
 pub fn time_or_delay(text: &str) -> Result<Time, String> {
     if let Ok(span) = duration(text) {
         return Ok(crate::clock::now().plus(span));
     }
     let allowed = "allowed: a UTC time such as 2026-12-01T00:00:00Z, or a time from now, as 30d";
     let Time(millis) = utc_time(text).ok_or(allowed)?;
-    // Without a fraction the second begins it, as people mean who write midnight.
+    // A time without a fraction means the beginning of that second.
     Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
 }
 
-/// The moment at which something ends, or `never`.
+/// The time at which something ends, or `never`.
 pub fn end_time(text: &str) -> Result<Time, String> {
     match text {
         "never" => Ok(Time::NEVER),
@@ -55,19 +55,19 @@ pub fn rate(text: &str) -> Result<u64, String> {
     Unit::BytesPerSecond.parse(text).ok_or_else(|| format!("allowed: {SIZES}, or 10MiB/s"))
 }
 
-/// Cores, `1.5` or `500m`, to thousandths.
+/// Cores, `1.5` or `500m`, in thousandths.
 pub fn cores(text: &str) -> Result<u64, String> {
     let allowed = "allowed: cores with at most 3 decimals, as 1.5, or thousandths of one, as 500m";
     Unit::Cpu.parse(text).ok_or_else(|| allowed.to_owned())
 }
 
-/// Cores, and not none of them.
+/// Cores, but not zero.
 pub fn nonzero_cores(text: &str) -> Result<u64, String> {
     let more = "allowed: cores from 0.001 on, as 1.5, or thousandths of one from 1m on, as 500m";
     cores(text).ok().filter(|milli| *milli > 0).ok_or_else(|| more.to_owned())
 }
 
-/// A size, and not none.
+/// A size, but not zero.
 pub fn nonzero_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err(format!("allowed: 1B or more, as {SIZES}")),
@@ -75,8 +75,8 @@ pub fn nonzero_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A place in the log: an index, or a time as lists print it. A time without a fraction means the
-/// whole of that second, for what happened in it is printed with the same second.
+/// A log position: an index, or a time as lists print it. A time without a fraction means the end
+/// of that second, since everything that happened in it is printed with the same second.
 pub fn log_position(text: &str) -> Result<ReplayTarget, String> {
     if let Ok(index) = text.parse() {
         return Ok(ReplayTarget::Index(index));
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_typed_is_read_or_refused_with_what_is_allowed() {
         assert_eq!((cores("1.5"), size("2GiB")), (Ok(1500), Ok(2 << 30)));
-        // As in files.
+        // The same forms as in job files.
         assert_eq!((cores("50m"), nonzero_cores("50m"), cores("2")), (Ok(50), Ok(50), Ok(2000)));
         assert_eq!((size("1.5GiB"), nonzero_size("2GB")), (Ok(3 << 29), Ok(2_000_000_000)));
         assert_eq!((rate("10MiB/s"), rate("10MiB")), (Ok(10 << 20), Ok(10 << 20)));

@@ -1,4 +1,4 @@
-//! `cell plan`: what running a file would do, before it is run.
+//! `cell plan`: a dry run of a job file; shows what running it would change.
 
 mod render;
 
@@ -51,7 +51,7 @@ impl PlanArgs {
         let owner = cell.job_owner(self.owner.clone());
         let jobs = plan_request::load_plan_request(&self.file, owner.as_ref())?;
         if jobs.jobs.is_empty() {
-            // Each periodic job was told of; they are not asked for, so there is no plan to make.
+            // `load_plan_request` has reported each periodic job; the cell plans no periodic jobs.
             match self.output.output {
                 Output::Json => print_json(&serde_json::json!({ "jobs": [] }))?,
                 Output::Table => print("nothing to plan\n")?,
@@ -88,8 +88,8 @@ impl PlanArgs {
         }
     }
 
-    /// The exact command that does what was planned, if there is anything to do and it would be
-    /// done; what stands in the way is said as an error.
+    /// The command that applies the plan, if it changes anything and would be accepted; obstacles
+    /// are reported as an error.
     fn next(&self, plan: &PlanView) -> Option<String> {
         if plan.jobs.iter().any(|job| job.refused.is_some()) {
             return None;

@@ -1,4 +1,4 @@
-//! Files of jobs on their way to the cell, and the token that holds a run to its plan.
+//! Requests to plan and run job files, and the plan token that binds a run to its plan.
 
 use super::file;
 use crate::connection::Cell;
@@ -8,8 +8,8 @@ use cellwright_api::types::{PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::name::Name;
 use cellwright_lang::Document;
 
-/// The jobs of a file, or of standard input. Periodic jobs have no place before their time comes,
-/// and are said to be left out.
+/// The jobs of a file, or of standard input, to plan. Periodic jobs are not placed before they are
+/// due, and are reported as left out.
 pub fn load_plan_request(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
     let documents = file::load_valid(file, owner)?.documents;
     for document in &documents {
@@ -23,7 +23,7 @@ pub fn load_plan_request(file: &str, owner: Option<&Name>) -> Result<PlanJobs, F
     Ok(PlanJobs { jobs: submit_requests(&documents, owner) })
 }
 
-/// The jobs among `documents`, as the cell takes them.
+/// The submit requests for the jobs among `documents`.
 pub fn submit_requests(documents: &[Document], owner: Option<&Name>) -> Vec<SubmitJob> {
     let job = |document: &Document| match document {
         Document::Job(job) => {
@@ -35,8 +35,8 @@ pub fn submit_requests(documents: &[Document], owner: Option<&Name>) -> Vec<Subm
 }
 
 /// Plans again and compares: a run goes on only if neither the file nor the jobs it names have
-/// changed since `token` was printed. The versions to expect are in what is returned, so that what
-/// changes from here on is refused by the cell.
+/// changed since `token` was printed. The result has the versions to expect, so that the cell
+/// rejects the run if anything changes after this.
 pub async fn verify_plan(
     cell: &Cell,
     jobs: &PlanJobs,

@@ -1,4 +1,4 @@
-//! `cell quota`: how much users may ask for in a band, and for how long.
+//! `cell quota`: how much users may request in a priority band, and for how long.
 
 use super::parse::{cores, end_time, name, rate, size, time_or_delay};
 use super::{Success, enum_words, pagination};
@@ -94,8 +94,8 @@ impl Quota {
 }
 
 impl SetArgs {
-    /// Reads what is granted, changes what was named, and writes it back as long as nobody else
-    /// has written meanwhile.
+    /// Reads the grant, changes the given values, and writes it back unless another writer has
+    /// changed it meanwhile.
     fn set(self, connection: &ConnectionArgs) -> Result<(), Failure> {
         let (user, band) = (&self.user, self.band);
         if !self.has_changes() {
@@ -118,7 +118,7 @@ impl SetArgs {
         amounts.iter().any(Option::is_some) || self.from.is_some() || self.until.is_some()
     }
 
-    /// What was granted, changed where something was named.
+    /// The grant with the given values changed.
     fn granted(&self, before: Option<Granted>) -> Result<Granted, Failure> {
         let first = Granted { amount: Resources::ZERO, from: Time(0), until: Time::NEVER };
         let old = before.unwrap_or(first);
@@ -144,7 +144,7 @@ impl SetArgs {
     }
 }
 
-/// What is granted now, and what is odd about it.
+/// The current grant, with warnings about it.
 fn granted_text(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time) -> String {
     let amounts = Dimension::ALL.map(|dimension| {
         let noun = match dimension {
@@ -214,12 +214,12 @@ fn render_list(users: &[UserView], wide: bool) -> String {
     table::render_with_text_column(&columns, &rows)
 }
 
-/// As many as a terminal has room for, or all.
+/// The dimensions that fit a terminal, or all.
 pub fn table_dimensions(wide: bool) -> &'static [Dimension] {
     if wide { &Dimension::ALL } else { &[Dimension::Cpu, Dimension::Ram] }
 }
 
-/// What stands above [`used_and_granted`].
+/// The headers of [`used_and_granted`].
 pub fn amount_columns(dimensions: &[Dimension]) -> Vec<String> {
     let names = dimensions.iter().map(|dimension| dimension.as_str().replace('-', " "));
     names.flat_map(|name| [format!("{name} used"), name]).collect()
@@ -234,7 +234,7 @@ fn render_row(user: &Name, view: &QuotaView, dimensions: &[Dimension]) -> Vec<St
     row
 }
 
-/// Of each dimension what is charged, and what is granted.
+/// The charged and the granted amount of each dimension.
 pub fn used_and_granted(view: &QuotaView, dimensions: &[Dimension]) -> Vec<String> {
     let granted = view.quota.map(|quota| quota.amount).unwrap_or_default();
     let both = |dimension: &Dimension| {
@@ -248,7 +248,7 @@ pub fn used_and_granted(view: &QuotaView, dimensions: &[Dimension]) -> Vec<Strin
 
 fn format_amount(dimension: Dimension, amount: u64) -> String {
     match amount {
-        // Nobody counts up to there.
+        // A total this large means no limit.
         MAX_TOTAL.. => "unbounded".to_owned(),
         _ => format::amount(Units::CoresAndBytes, dimension.as_str(), amount),
     }
@@ -259,9 +259,9 @@ fn band_name(band: Band) -> String {
     word.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// When a quota counts; nothing of one that always does.
+/// The period in which a quota is valid; empty if it always is.
 fn validity_text(from: Time, until: Time) -> String {
-    // Whole minutes say enough of spans of days.
+    // Whole minutes are precise enough for periods of days.
     let minute = |time: Time| match format::utc(time).rsplit_once(':') {
         Some((minute, _)) => format!("{minute}Z"),
         None => format::utc(time),
@@ -274,7 +274,7 @@ fn validity_text(from: Time, until: Time) -> String {
     }
 }
 
-/// From now on, without an end.
+/// Grants a quota from now on, without an end.
 pub async fn grant(
     client: &Client,
     user: &Name,

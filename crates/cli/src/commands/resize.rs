@@ -1,4 +1,4 @@
-//! `cell resize`: more or fewer tasks, or other limits for each, without the file at hand.
+//! `cell resize`: changes the number of tasks or their limits, without the job file at hand.
 
 use super::parse::{nonzero_cores, size};
 use super::target::{TargetArg, parse_target};
@@ -69,7 +69,7 @@ impl ResizeArgs {
     async fn set_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
         let job = cell.client.job(key).await?.value.item;
         let spec = job.spec;
-        // What is read has no secrets in it, so writing it back would lose them.
+        // A spec is returned without its secrets, so writing it back would lose them.
         if !spec.task.secrets.is_empty() {
             return Err(Failure::Operation {
                 message: format!("job {key} has secrets, which are never shown"),
@@ -81,15 +81,16 @@ impl ResizeArgs {
         let update = async || cell.client.update_job(&key.user, &spec, &change).await;
         let done =
             update_closing::send_change(cell, key, Some(job.version), Some(&spec), update).await?;
-        let outcome = match done.changed {
-            true => format!("rolls to version {}", done.version.unwrap_or(job.version)),
-            false => "was like this already".into(),
+        let outcome = if done.changed {
+            format!("rolls to version {}", done.version.unwrap_or(job.version))
+        } else {
+            "was like this already".into()
         };
         print_prose(&format!("job {key} {outcome}\nnext: cell update {key} status\n"))
     }
 
-    /// The spec that results, if its tasks can begin: the same is asked of job files, and the cell
-    /// itself would roll the job into tasks that never start.
+    /// The resulting spec, if its tasks can start: job files are checked in the same way, since the
+    /// cell itself would roll the job into tasks that never start.
     fn resized_spec(&self, mut spec: JobSpec) -> Result<JobSpec, Failure> {
         let limits = &mut spec.task.limits;
         limits.cpu = self.cpu.unwrap_or(limits.cpu);
@@ -97,10 +98,11 @@ impl ResizeArgs {
         limits.disk = self.disk.unwrap_or(limits.disk);
         spec.count = self.tasks.unwrap_or(spec.count);
         admit::check(&spec, admit::has_memory_to_start).map_err(|rejection| {
-            // Tasks with limits of their own are not reached by this command.
-            let next = match spec.task.limits.ram < admit::MIN_RAM {
-                true => "the same command with a larger --ram",
-                false => "change the limits in its file: cell run FILE",
+            // This command does not change tasks with limits of their own.
+            let next = if spec.task.limits.ram < admit::MIN_RAM {
+                "the same command with a larger --ram"
+            } else {
+                "change the limits in its file: cell run FILE"
             };
             Failure::from_error(&rejection, next)
         })?;
@@ -150,7 +152,7 @@ mod tests {
         let (message, next) = failure_text(&["--cpu", "1"], own);
         assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
         assert!(next.contains("in its file"), "{next}");
-        // Job files call it `count`.
+        // Job files call the option `count`.
         for tasks in ["--tasks", "--count"] {
             let spec = resized(&["--ram", "2MiB", "--cpu", "0.5", tasks, "3"], "{}").unwrap();
             assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 500, 3));

@@ -1,6 +1,6 @@
-//! `cell run`: make the cell have what a file says. What is not there is submitted, what is there
-//! and differs is updated, task by task, and what is there just like this is left alone. Which of
-//! these it takes for a job the cell decides, in one step; here it is told.
+//! `cell run`: makes the cell match a job file. A job that does not exist is submitted, one that
+//! differs is updated by a rolling update, and one that is equal is left alone. The cell decides in
+//! one step which of these applies, and reports it here.
 
 use super::wait::{WaitOptions, WaitResult, is_over_within};
 use super::{Success, file, package, pagination, parse, plan_request, update_closing};
@@ -34,8 +34,8 @@ is waited for first. An update that is complete is closed by the next one.
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
 with `cell init`.";
 
-/// A job that is stopping is waited for so long before it is started anew: a minute, for notices
-/// are seconds, and whoever types this waits at a terminal.
+/// How long a job that is stopping is waited for before it is submitted anew: a minute, because
+/// notices take seconds, and a user waits at a terminal.
 const STOPPING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run what a file says: submit what is not there, update what differs
@@ -66,7 +66,7 @@ pub struct RunArgs {
     output: OutputArgs,
 }
 
-/// One job or periodic job of the file, as the cell has it now.
+/// The result for one job or periodic job of the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunResult {
     /// `job` or `cron`.
@@ -75,10 +75,10 @@ pub struct RunResult {
     pub name: Name,
     pub became: ApplyOutcome,
     pub tasks: u32,
-    /// The log index at which it is durable.
+    /// The log index at which the change is durable.
     pub index: u64,
     pub version: Option<u32>,
-    /// How it ended, for whoever waited.
+    /// How the job ended, with `--wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<WaitResult>,
 }
@@ -91,7 +91,8 @@ impl RunArgs {
         let owner = cell.job_owner(self.owner.clone());
         let documents = file::load_valid(file, owner.as_ref())?.documents;
         let plan = block_on(self.verified_plan(&cell, owner.as_ref(), &documents, file))?;
-        // Advice only: a cell that cannot list its packages now may well take the jobs.
+        // The warnings are only advice: a cell that cannot list its packages may still accept the
+        // jobs.
         for warning in block_on(package::warnings(&cell, &documents)).unwrap_or_default() {
             print_notice(&warning);
         }
@@ -124,14 +125,15 @@ impl RunArgs {
             print(&next_hint(&done))?;
         }
         let mut waited = Vec::new();
-        let ended = match self.wait_options.is_set() {
-            true => self.wait_options.wait_for_jobs(
+        let ended = if self.wait_options.is_set() {
+            self.wait_options.wait_for_jobs(
                 &cell,
                 &job_keys(&done),
                 self.output.output,
                 &mut waited,
-            ),
-            false => Ok(Success::Done),
+            )
+        } else {
+            Ok(Success::Done)
         };
         if !table {
             for result in done.iter_mut().filter(|ran| ran.kind == "job") {
@@ -143,8 +145,8 @@ impl RunArgs {
         ended
     }
 
-    /// The one file, wherever it stands. Elsewhere `-f` is either the file or to follow, so that
-    /// here it is never taken for what was not meant.
+    /// The one file, given as argument or by `-f`. Other commands use `-f` for either the file or
+    /// `--follow`; here a mistaken use is rejected.
     fn file(&self) -> Result<&str, Failure> {
         let usage =
             |message: &str, next: String| Err(Failure::Usage { message: message.to_owned(), next });
@@ -161,7 +163,7 @@ impl RunArgs {
         }
     }
 
-    /// The plan that the token stands for, if one was given and still holds.
+    /// The plan of the given token, if it is still valid.
     async fn verified_plan(
         &self,
         cell: &Cell,
@@ -201,7 +203,7 @@ fn job_keys(done: &[RunResult]) -> Vec<JobKey> {
     done.iter().filter(|result| result.kind == "job").map(RunResult::key).collect()
 }
 
-/// What to type next, about what was run.
+/// What to type next, for what was run.
 fn next_hint(done: &[RunResult]) -> String {
     match (&job_keys(done)[..], done) {
         ([single], _) => format!("next: cell status {single}\n"),
@@ -210,7 +212,8 @@ fn next_hint(done: &[RunResult]) -> String {
     }
 }
 
-/// Has the cell have `document`; `job_owner` owns what names no owner, the caller if absent.
+/// Makes the cell match `document`; `job_owner` is the owner if the document names none, the caller
+/// if absent.
 pub async fn run_document(
     cell: &Cell,
     owner: Option<&Name>,
@@ -228,7 +231,7 @@ pub async fn run_document(
     }
 }
 
-/// Who the cell takes the caller for: whose a job would be that names no owner.
+/// The user as whom the cell knows the caller, who owns jobs that name no owner.
 async fn caller_name(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
     let jobs = PlanJobs { jobs: vec![SubmitJob { owner: None, spec: spec.clone() }] };
     let plan = cell.client.plan(&jobs).await?.value.item;
@@ -238,7 +241,7 @@ async fn caller_name(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
     })
 }
 
-/// Which of a file's jobs it is about, which were run before it and stay, and which were not
+/// Which job of the file failed, which ones were run before it and stay, and which were not
 /// reached.
 fn partial_failure_context(
     done: &[RunResult],
@@ -273,7 +276,7 @@ async fn run_job(
             |job: &&JobPlan| job.name == spec.name && owner.is_none_or(|o| *o == job.user);
         plan.jobs.iter().find(matches_job)
     });
-    // Whoever ran a plan changes what the plan saw, or nothing.
+    // A run with a plan token changes exactly the versions that the plan saw, or fails.
     let expect = planned.map(|job| job.version.unwrap_or(0));
     let change = ChangeOptions { expect, ..ChangeOptions::default() };
     let mut answer = cell.client.apply_job(owner, spec, &change).await;
@@ -302,7 +305,7 @@ async fn run_job(
     })
 }
 
-/// The job that has to be over first, if the cell says so.
+/// The job that has to end first, if that is the cell's answer.
 fn stopping_job_of<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
     match answer {
         Err(ClientError::Api(error)) => error.stopping_job(),
@@ -310,19 +313,20 @@ fn stopping_job_of<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
     }
 }
 
-/// Waits for a job that is stopping, for a while.
+/// Waits until a job that is stopping has ended, up to a timeout.
 async fn wait_until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     print_notice(&format!("job {key} is stopping; it is started anew as soon as it is over"));
-    match is_over_within(cell, key, STOPPING_TIMEOUT).await? {
-        true => Ok(()),
-        false => Err(Failure::Operation {
+    if is_over_within(cell, key, STOPPING_TIMEOUT).await? {
+        Ok(())
+    } else {
+        Err(Failure::Operation {
             message: format!("job {key} is still stopping after {} s", STOPPING_TIMEOUT.as_secs()),
             next: format!("wait until it is over, then do it again: cell wait {key}"),
-        }),
+        })
     }
 }
 
-/// By somebody, and for good.
+/// Whether the task was stopped permanently, by a user.
 fn is_stopped(task: &TaskView) -> bool {
     matches!(
         task.state,
@@ -330,7 +334,7 @@ fn is_stopped(task: &TaskView) -> bool {
     )
 }
 
-/// That a job is as the file says does not mean that all of it runs.
+/// Warns about stopped tasks: a job that matches its file does not necessarily run completely.
 async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let job = cell.client.job(key).await?.value.item;
     if job.tasks.killed == 0 && job.tasks.stopping == 0 {
@@ -357,7 +361,7 @@ fn stopped_tasks_text(job: &JobKey, stopped: &[&str]) -> Option<String> {
     Some(format!("{outcome}; to have all run again: cell stop {job}, then the same command"))
 }
 
-/// A periodic job is set whole, whatever was there; its first version is a new one.
+/// A periodic job is replaced as a whole; the first version is a new job.
 async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<RunResult, Failure> {
     let path = format!("/v1/crons/{owner}/{}", cron.spec.name);
     let (method, change) = (hyper::Method::PUT, ChangeOptions::default());

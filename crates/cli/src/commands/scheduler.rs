@@ -1,5 +1,5 @@
-//! `cell scheduler`: the scheduler as a process of its own. It owns nothing: killing it loses
-//! nothing, and a second one with the same lane stands by.
+//! `cell scheduler`: the scheduler as a separate process. It has no state of its own: killing it
+//! loses nothing, and a second one with the same lane is a standby.
 
 use super::Success;
 use super::join_request::{PendingJoin, request_certificate};
@@ -124,7 +124,7 @@ impl Techniques {
 }
 
 impl SchedulerArgs {
-    /// For a cell in one process.
+    /// The arguments for a cell in one process.
     pub fn in_process(name: Name) -> SchedulerArgs {
         SchedulerArgs {
             config: None,
@@ -150,7 +150,7 @@ impl SchedulerArgs {
             });
         }
         if self.join || self.identity.is_some() {
-            // Before it serves: whoever is asked for a token may give up as anywhere else.
+            // Read before anything is served: the user may cancel the prompt for the token.
             let token = self.join.then(|| self.token.read_token(ASK_FOR_TOKEN)).transpose()?;
             return serve(async move |mut stop| {
                 match stop.run_unless_requested(self.load_or_join(token, connection)).await? {
@@ -170,7 +170,7 @@ impl SchedulerArgs {
         self.name.clone().map_or_else(|| Name::new(DEFAULT_NAME).map_err(unnamed), Ok)
     }
 
-    /// Its own certificate, got with a token or kept from before.
+    /// The scheduler's own certificate, requested with a token or loaded from a file.
     async fn load_or_join(
         &self,
         token: Option<JoinToken>,
@@ -187,7 +187,7 @@ impl SchedulerArgs {
             let message = format!("this token is for {}, not for a scheduler", token.part());
             return Err(Failure::Usage { message, next: ASK_FOR_TOKEN.into() });
         }
-        // Looked at before the token is used up.
+        // Checked before the token is used up.
         if file.exists() {
             return Err(Failure::Usage {
                 message: format!("{} is there already", file.display()),
@@ -206,7 +206,7 @@ impl SchedulerArgs {
         Ok(saved)
     }
 
-    /// Runs on a machine of its own, under the name its certificate is for.
+    /// Runs on a separate machine, under the name in its certificate.
     async fn run_with_credentials(
         mut self,
         credentials: credentials::PartCredentials,
@@ -244,7 +244,7 @@ impl SchedulerArgs {
         let with_parent = self.until_stdin_closes;
         print(&format!("scheduler {} works for {}\n", self.scheduler_name()?, client.preferred()))?;
         tokio::select! {
-            // Nothing but a failure ends it.
+            // The scheduler ends only with an error.
             ended = run_scheduler(self, client) => {
                 ended?;
                 exit_fatal("the scheduler ended");
@@ -266,7 +266,7 @@ impl SchedulerArgs {
     }
 }
 
-/// Schedules until dropped.
+/// Runs the scheduling loop until dropped.
 pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Failure> {
     let usage = |error: cellwright_scheduler::config::InvalidConfig| Failure::Usage {
         message: error.to_string(),
@@ -280,14 +280,14 @@ pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Fa
     Ok(())
 }
 
-/// Done when standard input ends.
+/// Completes when standard input ends.
 async fn parent_gone() {
     let mut stdin = tokio::io::stdin();
     let mut buffer = [0; 64];
     while stdin.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
-/// A scheduler's certificate, signed with the authority of the master on this machine.
+/// A scheduler's certificate, signed by the authority of the master on this machine.
 struct MasterCredentials {
     authority: Authority,
     part: Part,
@@ -296,15 +296,15 @@ struct MasterCredentials {
     client: Client,
 }
 
-/// Where a scheduler that joins keeps its certificate.
+/// Where a scheduler that joins stores its certificate.
 const DEFAULT_IDENTITY: &str = "/etc/cellwright/scheduler.toml";
-/// The masters that a scheduler beside a master has learned of, in the master's `data_dir`.
+/// The file in the master's `data_dir` with the masters that a scheduler beside a master knows.
 const MASTERS_FILE: &str = "scheduler.masters.toml";
-/// Of a scheduler that nobody named.
+/// The default name of a scheduler.
 const DEFAULT_NAME: &str = "scheduler";
 const ASK_FOR_TOKEN: &str = "ask for a token: cell token create --scheduler NAME";
 
-/// Between two looks at the clock.
+/// The interval at which the clock is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 const RUN_AS_MASTER_HINT: &str =
@@ -326,7 +326,7 @@ impl MasterCredentials {
         let trust = Trust::Authority(authority.certificate_pem().to_owned());
         let tls =
             tls::client_config(&trust, Some(resolver.clone())).map_err(|error| failed(&error))?;
-        // Its own master first; should that one be gone for good, there are the others.
+        // Its own master comes first; the others are for when that one is gone for good.
         let masters_file =
             MastersFile::new(config.data_dir.join(MASTERS_FILE), authority.certificate_pem());
         let masters_file = Some(masters_file.map_err(|error| failed(&error))?);
@@ -337,8 +337,8 @@ impl MasterCredentials {
         Ok(MasterCredentials { authority, part, resolver, holder, client })
     }
 
-    /// Shows a new certificate in time, and when the clock was set back, for as long as the
-    /// scheduler runs.
+    /// Renews the certificate in time, and when the clock was set back, as long as the scheduler
+    /// runs.
     async fn keep_fresh(&self) -> Result<(), Failure> {
         let mut holder = self.holder.clone();
         loop {

@@ -1,4 +1,4 @@
-//! `cell schema`: the JSON Schema of files of jobs, for editors.
+//! `cell schema`: prints the JSON Schema of job files, for editors.
 
 use super::Success;
 use crate::failure::Failure;

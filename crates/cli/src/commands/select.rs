@@ -1,6 +1,6 @@
-//! Jobs by their labels, `-l team=search,stage!=prod`: once for all verbs, so that the same labels
-//! mean the same jobs everywhere. A query that finds nothing is an error: whoever waits for
-//! nothing, or reads the output of nothing, has most likely mistyped it. Only lists may be empty.
+//! Label selectors, `-l team=search,stage!=prod`: resolved here for all verbs, so that the same
+//! labels mean the same jobs everywhere. A selector that matches nothing is an error: a user who
+//! waits for no job, or reads its output, has most likely mistyped it. Only lists may be empty.
 
 use super::pagination;
 use crate::connection::Cell;
@@ -10,15 +10,15 @@ use cellwright_api::types::JobView;
 use cellwright_cell::name::JobKey;
 use std::collections::BTreeSet;
 
-/// Which of the jobs with the labels are meant.
+/// Which of the matching jobs are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobScope {
     All,
-    /// Only those that are not over.
+    /// Only those that are not dead.
     Live,
 }
 
-/// The jobs that are meant, at least one.
+/// The selected jobs, at least one.
 pub async fn select_jobs(
     cell: &Cell,
     selector: &str,
@@ -44,7 +44,7 @@ pub fn job_key(job: &JobView) -> JobKey {
     JobKey { user: job.user.clone(), job: job.name.clone() }
 }
 
-/// A name belongs to the newest of the jobs that had it, and verbs act on names.
+/// Keeps the newest job of each name, since verbs act on names.
 pub fn newest(jobs: Vec<JobView>) -> Vec<JobView> {
     let mut seen_keys = BTreeSet::new();
     let mut newest_jobs: Vec<JobView> =

@@ -1,5 +1,5 @@
-//! `cell shapes`: which shapes of task find a place as the cell is now, and how many of each; or
-//! how many tasks of one shape, or more of a job, would. Amounts are printed as they are typed.
+//! `cell shapes`: which task shapes can be placed in the cell as it is now, and how many of each;
+//! or how many tasks of one shape, or more of a job. Amounts are printed as they are typed.
 
 use super::Success;
 use super::parse::{nonzero_cores, nonzero_size, size};
@@ -10,13 +10,13 @@ use crate::failure::Failure;
 use crate::format::{count, pluralize, pluralize_as};
 use crate::output::{Output, print_json, print_prose};
 use crate::runtime::block_on;
-use crate::table::{self, rewrap};
+use crate::table::{self, sentences};
 use cellwright_api::types::{LikeView, ShapeSet, ShapeView, ShapesQuery, ShapesView};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::name::Token;
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_sched::explain::units::{Rounding, StandardUnits, Units};
+use cellwright_cell::words::quantity::{Natural, Rounding, Units};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -98,13 +98,10 @@ impl ShapesArgs {
             (None, Some(shape)) => shape.tasks == 0,
             (None, None) => false,
         };
-        match shapes.sets.iter().all(takes_none) {
-            true => Ok(Success::DoesNotFit),
-            false => Ok(Success::Done),
-        }
+        if shapes.sets.iter().all(takes_none) { Ok(Success::DoesNotFit) } else { Ok(Success::Done) }
     }
 
-    /// What machines must have, where none is left that does.
+    /// The missing requirement of machines, if none has it free.
     fn requirement_text(&self) -> Option<&'static str> {
         match (self.constraint.is_empty(), self.label.is_empty()) {
             _ if self.like.is_some() => Some("what the job asks of machines"),
@@ -128,7 +125,7 @@ fn parse_percent(text: &str) -> Result<u32, String> {
     read.ok_or_else(|| "allowed: a whole number from 1 to 100".to_owned())
 }
 
-/// `arch=x86_64`, `cpus>=8`, `gpu`, `!gpu`; what reads as a whole number is one.
+/// Parses `arch=x86_64`, `cpus>=8`, `gpu`, `!gpu`; a value that looks like a whole number is one.
 fn parse_constraint(text: &str) -> Result<Constraint, String> {
     const ALLOWED: &str = "allowed: a=b, a!=b, a<n, a<=n, a>n, a>=n, a or !a";
     let token = |text: &str| Token::new(text.trim()).map_err(|_| ALLOWED.to_owned());
@@ -211,7 +208,7 @@ fn render_like(like: &LikeView) -> String {
     let machines = pluralize(u64::from(like.machines), "machine");
     let mut out = format!("more of {}: {tasks}{more} on {machines}\n", like.job);
     if let Some(why) = &like.stopped_by {
-        out.push_str(&rewrap("  ", "    ", &format!("the next would be {why}")));
+        out.push_str(&sentences("  ", "    ", &format!("the next would be {why}")));
     }
     out
 }
@@ -232,28 +229,25 @@ fn shape_row(shape: &ShapeView) -> Vec<String> {
     ]
 }
 
-/// What there is something of, for reading: rounded down.
+/// Non-zero limits as text, rounded down.
 fn limits_text(limits: Resources) -> String {
     let amount = |dimension: Dimension| {
-        let amount = StandardUnits.amount(dimension, limits.get(dimension), Rounding::Down);
+        let amount = Natural.amount(dimension, limits.get(dimension), Rounding::Down);
         format!("{amount} {dimension}")
     };
     let amounts = Dimension::ALL.into_iter().filter(|dimension| limits.get(*dimension) > 0);
     let mut amounts: Vec<String> = amounts.map(amount).collect();
     let last = amounts.pop().unwrap_or_default();
-    match amounts.is_empty() {
-        true => last,
-        false => format!("{} and {last}", amounts.join(", ")),
-    }
+    if amounts.is_empty() { last } else { format!("{} and {last}", amounts.join(", ")) }
 }
 
-/// As `--cpu` takes it.
+/// Formats cores as `--cpu` takes them.
 fn format_cores(milli: u64) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// As `--ram` takes it: in the largest unit of which it is a whole number.
+/// Formats a size as `--ram` takes it: in the largest unit that gives a whole number.
 fn format_size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let whole = UNITS.iter().find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits));

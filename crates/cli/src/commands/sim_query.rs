@@ -1,4 +1,5 @@
-//! What `fits` and `whatif` have in common: a packed cell and a job that is not in it.
+//! The common part of `cell sim fits` and `cell sim whatif`: a packed cell and a job that is not in
+//! it.
 
 use crate::args::{MachineSearch, OutputArgs, SchedulerArgs, Score, TraceArgs};
 use crate::failure::Failure;
@@ -40,7 +41,7 @@ pub struct SimQueryArgs {
     pub output: OutputArgs,
 }
 
-/// A cell that can be asked.
+/// A packed cell that can be queried.
 pub struct SimQuery {
     pub result: PackResult,
     pub packed: PackedCell,
@@ -57,10 +58,11 @@ impl SimQueryArgs {
         let options = self.trace.load_options()?;
         let units = cellwright_sim::experiment::load::units_of(&options.source);
         let spec = self.spec(units)?;
-        // A live cell is asked as it is; a trace has no places yet.
-        let loaded = match self.trace.is_checkpoint() {
-            true => load_running(&options, progress.as_ref())?,
-            false => load(&options, progress.as_ref())?,
+        // A live cell is used as it is; a trace has no placements yet.
+        let loaded = if self.trace.is_checkpoint() {
+            load_running(&options, progress.as_ref())?
+        } else {
+            load(&options, progress.as_ref())?
         };
         let scheduler = self.scheduler.options(self.score.model(), MachineSearch::Sampled);
         let (seed, explain) = (self.scheduler.seed, Explain::Classes(0));
@@ -72,12 +74,13 @@ impl SimQueryArgs {
 
     fn spec(&self, units: Units) -> Result<JobSpec, Failure> {
         let is_text = self.job.contains('=') || self.job.trim_start().starts_with('{');
-        let text = match is_text {
-            true => self.job.clone(),
-            false => fs::read_to_string(&self.job).map_err(|error| Failure::Usage {
+        let text = if is_text {
+            self.job.clone()
+        } else {
+            fs::read_to_string(&self.job).map_err(|error| Failure::Usage {
                 message: format!("cannot read the job file {}: {error}", self.job),
                 next: "write the job out: --job cpu=500m,ram=1GiB,priority=200,count=10".into(),
-            })?,
+            })?
         };
         parse_job(&text, units).map_err(|error| Failure::Usage {
             message: error.to_string(),
@@ -92,7 +95,7 @@ impl SimQueryArgs {
     }
 }
 
-/// No cell would admit the job.
+/// The failure for a job that no cell would admit.
 pub fn rejection_failure(rejection: &Rejection) -> Failure {
     Failure::Usage {
         message: format!("no cell would admit this job: {rejection}"),
@@ -119,7 +122,7 @@ pub fn render_header(cell: &CellSummary, job: &JobSummary) -> String {
     )
 }
 
-/// The machines with most tasks, a few to the line.
+/// The machines with the most tasks, several per line.
 pub fn format_placements(placements: &[MachineTasks]) -> String {
     const MAX_NAMED_MACHINES: usize = 8;
     let named: Vec<String> = placements

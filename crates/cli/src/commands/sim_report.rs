@@ -1,23 +1,25 @@
-//! Parts that the results of several verbs have in common.
+//! Report sections that several `cell sim` verbs share.
 
 use crate::format;
 use crate::style::Style;
-use crate::table::wrap;
-use cellwright_sched::explain::units::{MillionthsOfWhole, StandardUnits};
-use cellwright_sched::explain::{Explanation, text};
+use crate::table::{sentences, wrap};
+use cellwright_cell::explanation::Explanation;
+use cellwright_cell::words;
+use cellwright_cell::words::quantity::{Millionths, Natural};
 use cellwright_sim::experiment::load::Units;
 use cellwright_sim::experiment::pack::TraceProblems;
 use cellwright_sim::experiment::pending::{ExplainedTask, PendingReport};
 
-/// Why tasks are pending; nothing when none is, or nobody asked.
+/// Why tasks are pending; empty if none is, or if it was not requested.
 pub fn render_pending_reasons(report: &PendingReport, units: Units, style: Style) -> String {
     if report.classes.is_empty() {
         return String::new();
     }
     let (explained_classes, all) = (report.classes.len(), report.classes_total);
-    let of_all = match explained_classes < all {
-        true => format!(" ({explained_classes} of {all} kinds of tasks; --explain N shows more)"),
-        false => String::new(),
+    let of_all = if explained_classes < all {
+        format!(" ({explained_classes} of {all} kinds of tasks; --explain N shows more)")
+    } else {
+        String::new()
     };
     let mut out = format!("\n{}{of_all}\n", style.strong("why pending"));
     for class in &report.classes {
@@ -31,7 +33,7 @@ pub fn render_pending_reasons(report: &PendingReport, units: Units, style: Style
     out
 }
 
-/// The one task that was asked about.
+/// The explanation of the one task that was requested.
 pub fn render_explained_task(task: &ExplainedTask, units: Units, style: Style) -> String {
     let name = style.strong(&task.task);
     let text = match (&task.explanation, &task.machine) {
@@ -49,26 +51,16 @@ pub fn render_explained_task(task: &ExplainedTask, units: Units, style: Style) -
 
 /// An explanation in sentences, indented.
 pub fn render_explanation(explanation: &Explanation, units: Units) -> String {
-    let sentences = match units {
-        Units::CoresAndBytes => text::render(explanation, &StandardUnits),
-        Units::LargestMachine => text::render(explanation, &MillionthsOfWhole { whole: "units" }),
-    };
-    join_continued_lines(&sentences).iter().map(|line| wrap("    ", "      ", line)).collect()
-}
-
-/// Lines that go on from the line before are joined to it, so that they can be wrapped anew.
-fn join_continued_lines(text: &str) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
-    for line in text.lines() {
-        match out.last_mut().filter(|last| !last.ends_with('.')) {
-            Some(last) => *last = format!("{last} {line}"),
-            None => out.push(line.to_owned()),
+    let text = match units {
+        Units::CoresAndBytes => words::explanation::render(explanation, &Natural),
+        Units::LargestMachine => {
+            words::explanation::render(explanation, &Millionths { whole: "units" })
         }
-    }
-    out
+    };
+    sentences("    ", "      ", &text)
 }
 
-/// Rows of the trace that could not be used; nothing when all could.
+/// Rows of the trace that could not be used; empty if all could.
 pub fn render_trace_problems(trace: &TraceProblems, style: Style) -> String {
     if trace.rows_unusable == 0 {
         return String::new();
@@ -82,7 +74,7 @@ pub fn render_trace_problems(trace: &TraceProblems, style: Style) -> String {
     out
 }
 
-/// What stands in for what the trace does not say.
+/// Assumptions made where the trace lacks data.
 pub fn render_notes(notes: &[String], style: Style) -> String {
     if notes.is_empty() {
         return String::new();

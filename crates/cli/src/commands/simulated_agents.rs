@@ -1,4 +1,4 @@
-//! `cell sim agents`: thousands of virtual machines on the line of a real master.
+//! `cell sim agents`: a load generator, thousands of virtual machines connected to a real master.
 
 use super::Success;
 use super::parse::{duration, nonzero_cores, nonzero_size};
@@ -76,14 +76,14 @@ pub struct SimulatedAgentsArgs {
     output: OutputArgs,
 }
 
-/// How the machines show who they are.
+/// How the machines authenticate.
 pub enum AgentCredentials {
-    /// They do not: the master is open.
+    /// They do not authenticate: the master is open.
     None,
     Signed(Box<Authority>),
 }
 
-/// Between two lines of progress.
+/// The interval between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 impl SimulatedAgentsArgs {
@@ -118,7 +118,7 @@ impl SimulatedAgentsArgs {
         })
     }
 
-    /// Whom they poll, and as whom.
+    /// The masters to poll, and the credentials for it.
     fn masters(
         &self,
         connection: &ConnectionArgs,

@@ -1,5 +1,5 @@
-//! `cell sql`: one SELECT over what happened and what was used, asked of a master or read from a
-//! folder of history that nobody serves.
+//! `cell sql`: one SELECT over events and usage, sent to a master or run on a history folder that
+//! no master serves.
 
 mod cluster_trace;
 mod trace_export;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Nobody else waits for a query of a folder that nobody serves.
+/// Longer than the limit of a query on a master, because no other caller waits for this one.
 const OFFLINE_TIMEOUT: Duration = Duration::from_secs(90);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -89,8 +89,8 @@ enum SqlOutput {
 }
 
 impl SqlArgs {
-    /// One word of the shell. What is typed without quotes is not put together again: the shell has
-    /// made other things of `*`, `>` and brackets.
+    /// The query as one shell word. Several words are not joined: without quotes, the shell has
+    /// already expanded `*`, `>` and brackets.
     fn single_query(&self) -> Result<String, Failure> {
         match &self.query[..] {
             [] => Ok(String::new()),
@@ -126,9 +126,8 @@ impl SqlArgs {
 
     fn export(&self, cell: &Cell, folder: &Path) -> Result<(), Failure> {
         let is_table = matches!(self.output, SqlOutput::Table | SqlOutput::Wide);
-        let on_table = |written: &trace_export::ExportedTable| match is_table {
-            true => print(&written.as_text()),
-            false => Ok(()),
+        let on_table = |written: &trace_export::ExportedTable| {
+            if is_table { print(&written.as_text()) } else { Ok(()) }
         };
         let exported = block_on(trace_export::export(cell, folder, on_table))?;
         match self.output {
@@ -150,9 +149,10 @@ impl SqlArgs {
                 let header: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
                 let row = |row: &Vec<SqlValue>| row.iter().map(value_text).collect();
                 let rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
-                match rows.is_empty() {
-                    true => print_notice("no rows"),
-                    false => print(&table::render_unwrapped(&header, &rows))?,
+                if rows.is_empty() {
+                    print_notice("no rows")
+                } else {
+                    print(&table::render_unwrapped(&header, &rows))?
                 }
             }
         }
@@ -167,7 +167,7 @@ impl SqlArgs {
     }
 }
 
-/// Asks a master, which ends the query when nobody waits for it any more.
+/// Sends the query to a master, which cancels it when the caller disconnects.
 fn query_master(cell: &Cell, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
     let mut status_line = None;
     let on_tick = |seconds: u64| {
@@ -178,7 +178,7 @@ fn query_master(cell: &Cell, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
     block_on(run_with_ticks(async { Ok(cell.client.sql(query).await?.value) }, on_tick))
 }
 
-/// Does the work, and tells after every second how many it has taken.
+/// Runs the work, and calls `on_second` after every second with the number of seconds so far.
 async fn run_with_ticks<T>(work: impl Future<Output = T>, mut on_second: impl FnMut(u64)) -> T {
     let mut work = std::pin::pin!(work);
     let mut seconds = 0;
@@ -191,7 +191,7 @@ async fn run_with_ticks<T>(work: impl Future<Output = T>, mut on_second: impl Fn
     }
 }
 
-/// How far back history reaches, as people are told.
+/// The time at which history begins, for people.
 pub fn history_start_text(since: Option<Time>) -> String {
     match since {
         Some(since) => format!("events since {}", format::utc(since)),
@@ -199,7 +199,7 @@ pub fn history_start_text(since: Option<Time>) -> String {
     }
 }
 
-/// A number where it reads as one.
+/// Parses an integer or a float where the text is one, else a string.
 fn parse_value(text: &str) -> SqlValue {
     match (text.parse::<i64>(), text.parse::<f64>()) {
         (Ok(number), _) => SqlValue::Integer(number),
@@ -217,7 +217,8 @@ fn value_text(value: &SqlValue) -> String {
     }
 }
 
-/// Nothing where a row has no value there: a line would be taken for a name.
+/// The first column as lines. Rows without a value there are left out: an empty line would be taken
+/// for a name.
 fn first_column(answer: &SqlAnswer) -> String {
     let first = answer.rows.iter().filter_map(|row| row.first());
     let named = first.filter(|value| **value != SqlValue::Null);
@@ -262,10 +263,7 @@ fn csv(answer: &SqlAnswer) -> String {
 }
 
 fn query_folder(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
-    let folder = match exists(data) {
-        true => data.to_owned(),
-        false => folder(data),
-    };
+    let folder = if exists(data) { data.to_owned() } else { folder(data) };
     if !exists(&folder) {
         return Err(Failure::Usage {
             message: format!("{} holds no history", data.display()),
@@ -398,14 +396,14 @@ mod tests {
 
     #[test]
     fn a_query_that_takes_long_is_told_about() {
-        let (tell, signalled) = tokio::sync::oneshot::channel();
-        let mut tell = Some(tell);
+        let (notify, notified) = tokio::sync::oneshot::channel();
+        let mut notify = Some(notify);
         let first = |seconds| {
-            if let Some(tell) = tell.take() {
-                tell.send(seconds).unwrap();
+            if let Some(notify) = notify.take() {
+                notify.send(seconds).unwrap();
             }
         };
-        let waited = block_on(run_with_ticks(async { Ok(signalled.await) }, first));
+        let waited = block_on(run_with_ticks(async { Ok(notified.await) }, first));
         assert!(matches!(waited, Ok(Ok(1))), "the work went on until something was told");
     }
 

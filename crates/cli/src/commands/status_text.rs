@@ -1,28 +1,28 @@
-//! A task and a job in the words people use: what it does, and if it does not run, why not and when
-//! it is tried again.
+//! The status of a task or job in words: what it does, and if it does not run, why not and when it
+//! is retried.
 
 use crate::format;
 use cellwright_api::types::{EndView, JobView, TaskCounts, TaskHealth, TaskView};
 use cellwright_cell::job::{JobOutcome, JobState};
 use cellwright_cell::reason::Reason;
-use cellwright_cell::render;
 use cellwright_cell::task::{ExitClass, StopCause, TaskOutcome, TaskState};
 use cellwright_cell::time::Time;
+use cellwright_cell::words;
 
 /// How an attempt ended.
 pub fn exit_text(class: ExitClass) -> String {
     match class {
         ExitClass::Code(code) => format!("exit code {code}"),
-        other => render::exit_class_text(other.code(), other.number().map(i64::from)),
+        other => words::ended_coded(other.code(), other.number().map(i64::from)),
     }
 }
 
-/// Whether it waits only because it failed, or was not fit to be started.
+/// Whether the task is pending only because it failed, or could not be started.
 pub fn is_failing(task: &TaskView) -> bool {
     task.failures_in_row > 0 && !task.state.is_dead()
 }
 
-/// One word, or two.
+/// The state in one word, or two.
 pub fn state(task: &TaskView) -> String {
     let word = match task.state {
         TaskState::Pending if is_failing(task) => "failing",
@@ -40,7 +40,7 @@ pub fn state(task: &TaskView) -> String {
     word.into()
 }
 
-/// What there is to say beyond the word; empty for a task that does its work.
+/// A note beyond the state; empty for a task that runs normally.
 pub fn note(task: &TaskView, now: Time) -> String {
     match task.state {
         TaskState::Dead(TaskOutcome::Failed(class)) => final_failure_note(task, class),
@@ -66,18 +66,20 @@ pub fn note(task: &TaskView, now: Time) -> String {
     }
 }
 
-/// Of one whose program runs: what it uses is known, and still it does not count as running.
+/// The note for a task whose program runs but is not healthy yet: its usage is known, and still it
+/// does not count as running.
 fn not_yet_healthy_note(task: &TaskView, separator: &str) -> String {
-    match task.health == Some(TaskHealth::NotYetHealthy) && task.used.is_some() {
-        true => format!("runs, has not passed its health check yet{separator}"),
-        false => String::new(),
+    if task.health == Some(TaskHealth::NotYetHealthy) && task.used.is_some() {
+        format!("runs, has not passed its health check yet{separator}")
+    } else {
+        String::new()
     }
 }
 
-/// How it ended, or the rule by which that was for good.
+/// How the task ended for good, or the rule that made it final.
 fn final_failure_note(task: &TaskView, class: ExitClass) -> String {
     match (class, task.last_end.as_ref().map(|end| &end.why)) {
-        (_, Some(Reason::NotRetried { exit, forgiven })) => render::not_retried(*exit, *forgiven),
+        (_, Some(Reason::NotRetried { exit, forgiven })) => words::not_retried(*exit, *forgiven),
         (ExitClass::Lost | ExitClass::Evicted, _) => format!("{}; not retried", exit_text(class)),
         _ => exit_text(class),
     }
@@ -96,7 +98,7 @@ fn failing_note(task: &TaskView, now: Time) -> String {
     )
 }
 
-/// How the last attempt ended, shorter than the event says it.
+/// How the last attempt ended, shorter than in the event.
 pub fn end_text(end: &EndView) -> String {
     match &end.why {
         Reason::Exited(class) => exit_text(*class),
@@ -105,10 +107,8 @@ pub fn end_text(end: &EndView) -> String {
 }
 
 fn pending_note(task: &TaskView, now: Time) -> String {
-    let next_attempt = match task.not_before > now {
-        true => next_try(task.not_before, now),
-        false => String::new(),
-    };
+    let next_attempt =
+        if task.not_before > now { next_try(task.not_before, now) } else { String::new() };
     match &task.last_end {
         Some(end) if next_attempt.is_empty() => end_text(end),
         Some(end) => format!("{}; {next_attempt}", end_text(end)),
@@ -117,11 +117,10 @@ fn pending_note(task: &TaskView, now: Time) -> String {
 }
 
 fn next_try(at: Time, now: Time) -> String {
-    match at > now {
-        true => {
-            format!("next try in {}", format::duration(cellwright_cell::time::Span(at.0 - now.0)))
-        }
-        false => "next try now".into(),
+    if at > now {
+        format!("next try in {}", format::duration(cellwright_cell::time::Span(at.0 - now.0)))
+    } else {
+        "next try now".into()
     }
 }
 
@@ -129,12 +128,12 @@ fn times(count: u32) -> String {
     format::times_text(u64::from(count))
 }
 
-/// Numbers of tasks that are not nought: `2 running, 1 pending`.
+/// The non-zero task counts: `2 running, 1 pending`.
 pub fn task_counts(tasks: &TaskCounts) -> String {
     named_counts(tasks, "running")
 }
 
-/// The same of a job: where it has a health check, those that run have passed it.
+/// The same for a job: with a health check, running tasks are healthy ones.
 pub fn job_task_counts(job: &JobView) -> String {
     match job.spec.task.health {
         Some(_) => named_counts(&job.tasks, "running and healthy"),

@@ -1,4 +1,5 @@
-//! `cell stop`: a job with all its tasks, some of its tasks, or every job that a label query finds.
+//! `cell stop`: stops a job with all its tasks, some of its tasks, or every job that a label
+//! selector matches.
 
 use super::Success;
 use super::select::{self, JobScope};
@@ -49,7 +50,7 @@ impl StopArgs {
         let cell = connection.cell()?;
         block_on(async {
             let mut targets = Vec::new();
-            // Nothing is stopped before every name is known to mean something.
+            // All names are resolved before anything is stopped.
             for target_arg in &self.targets {
                 targets.push(target_arg.resolve_exact(&cell).await?);
             }
@@ -89,7 +90,7 @@ async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32]) -> Result<(), Fa
     print_prose(&format!("next: cell status {job}\n"))
 }
 
-/// Labels may find more than whoever typed them thinks of, so the jobs are listed first.
+/// A selector may match more than the user expects, so the jobs are listed first.
 async fn stop_selected(cell: &Cell, selector: &str, is_confirmed: bool) -> Result<(), Failure> {
     let jobs = select::select_jobs(cell, selector, JobScope::Live).await?;
     print_jobs(&jobs, true)?;
@@ -103,7 +104,7 @@ async fn stop_selected(cell: &Cell, selector: &str, is_confirmed: bool) -> Resul
     Ok(())
 }
 
-/// Asks whoever is at the terminal; where nobody is, nothing is stopped.
+/// Asks for confirmation at the terminal; without a terminal, nothing is stopped.
 fn confirm(number: usize) -> Result<bool, Failure> {
     let jobs = format::pluralize(number as u64, "job");
     let (stdin, stderr) = (io::stdin(), io::stderr());
@@ -115,7 +116,7 @@ fn confirm(number: usize) -> Result<bool, Failure> {
     }
     crate::output::print_stderr(&format!("stop {jobs}? [y/N] "));
     let mut line = String::new();
-    // One who cannot be read has not agreed.
+    // An unreadable answer is not a confirmation.
     Ok(stdin.read_line(&mut line).is_ok() && is_affirmative(&line))
 }
 

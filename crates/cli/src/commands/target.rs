@@ -1,6 +1,6 @@
-//! What a person means by a job or some of its tasks: `ann/web`, `web`, `web/3`, `ann/web/[2-5]`.
-//! A name without its owner is looked up, one's own first; what could mean several things is
-//! refused with the list. Every verb reads names here, so that all of them take the same.
+//! Resolves names of jobs and tasks: `ann/web`, `web`, `web/3`, `ann/web/[2-5]`. A name without its
+//! owner is looked up, the caller's own jobs first; an ambiguous name is rejected with the list of
+//! matches. Every verb resolves names here, so that all of them accept the same.
 
 use super::pagination;
 use crate::command_line;
@@ -9,13 +9,13 @@ use crate::failure::Failure;
 use cellwright_api::types::{FoundKind, FoundView, TaskView};
 use cellwright_cell::name::JobKey;
 
-/// Tasks that may be named by one range.
+/// The maximum number of tasks in one range.
 const MAX_RANGE_TASKS: usize = 10_000;
 
-/// As typed, before anybody was asked.
+/// A target as typed, before it is resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetArg {
-    /// `ann/web`, or `web` whoever owns it.
+    /// `ann/web`, or `web` with any owner.
     job: String,
     tasks: Option<Vec<u32>>,
 }
@@ -27,19 +27,19 @@ pub struct Target {
     pub tasks: Option<Vec<u32>>,
 }
 
-/// What a name may be left at.
+/// How much of a name must be typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameMatch {
-    /// Its beginning, as long as nothing else begins so.
+    /// A prefix, if it is unambiguous.
     Prefix,
-    /// Only the whole of it; the owner may be left out.
+    /// Only the full name; the owner may be left out.
     Exact,
 }
 
 const LIST_JOBS_HINT: &str = "list the jobs: cell job status";
 const ALLOWED: &str = "allowed: JOB, USER/JOB, USER/JOB/INDEX or USER/JOB/[2-5], as dev/hello/0";
 
-/// For arguments.
+/// The parser for clap arguments.
 pub fn parse_target(text: &str) -> Result<TargetArg, String> {
     let whole = |text: &str| TargetArg { job: text.to_owned(), tasks: None };
     let Some((job, last)) = text.rsplit_once('/') else {
@@ -79,17 +79,17 @@ fn parse_indexes(text: &str) -> Result<Vec<u32>, String> {
 }
 
 impl TargetArg {
-    /// What was typed, where it is one word.
+    /// The argument, if it is one word.
     pub fn single_word(&self) -> Option<&str> {
         (self.tasks.is_none() && !self.job.contains('/')).then_some(&*self.job)
     }
 
-    /// What is called so, or begins so. Asks the cell only when the owner is left out.
+    /// Resolves a name or prefix. Asks the cell only when the owner is left out.
     pub async fn resolve(&self, cell: &Cell) -> Result<Target, Failure> {
         self.resolve_job(cell, NameMatch::Prefix).await
     }
 
-    /// What is called so: whoever takes something away has typed its name to the end.
+    /// Resolves a full name: a prefix is not enough to remove something.
     pub async fn resolve_exact(&self, cell: &Cell) -> Result<Target, Failure> {
         self.resolve_job(cell, NameMatch::Exact).await
     }
@@ -109,8 +109,8 @@ impl TargetArg {
         Ok(Target { job, tasks })
     }
 
-    /// One task: the one that was named, or the only one of the job that is not over. `again` is
-    /// the command with the name of a task in it.
+    /// Resolves one task: the one that was named, or the only live one of the job. `again` is the
+    /// command with the name of a task in it.
     pub async fn resolve_one_task(
         &self,
         cell: &Cell,
@@ -130,7 +130,7 @@ impl TargetArg {
         }
     }
 
-    /// A periodic job.
+    /// Resolves a periodic job.
     pub async fn resolve_cron(
         &self,
         cell: &Cell,
@@ -148,18 +148,15 @@ impl TargetArg {
     }
 }
 
-/// Those of a job that are not over; where all are, all of them.
+/// The indexes of a job's live tasks; if all are dead, all of them.
 fn live_indexes(tasks: &[TaskView]) -> Vec<u32> {
     let live: Vec<u32> =
         tasks.iter().filter(|task| !task.state.is_dead()).map(|task| task.index).collect();
-    match live.is_empty() {
-        true => tasks.iter().map(|task| task.index).collect(),
-        false => live,
-    }
+    if live.is_empty() { tasks.iter().map(|task| task.index).collect() } else { live }
 }
 
-/// What a name without its owner means among things of one kind; `noun` is theirs, and `next` lists
-/// them.
+/// Resolves a name without its owner among objects of one kind; `noun` names the kind, and `next`
+/// is the command that lists them.
 async fn resolve_unique(
     cell: &Cell,
     text: &str,
@@ -204,19 +201,20 @@ async fn resolve_unique(
     }
 }
 
-/// Whether a name is just what was typed, with or without its owner; `last` is a name of its own.
+/// Whether a name is what was typed, with or without its owner; `last` is a separate name.
 fn matches_name(name: &str, text: &str) -> bool {
     let own = name.split_once('/').map_or(name, |(_, own)| own);
     name == text || own == text || (text == "last" && !own.starts_with(text))
 }
 
-/// The run that a periodic job started last, if it has.
+/// The last run of a periodic job, if there is one.
 async fn last_run(cell: &Cell, cron: &str) -> Option<JobKey> {
     let key = super::parse::job_key(cron).ok()?;
     cell.client.cron(&key).await.ok()?.value.item.last_job
 }
 
-/// A periodic job is no job: only its runs have tasks. `again` is the command with another name.
+/// The failure for a periodic job where a job is needed: only its runs have tasks. `again` is the
+/// command with another name.
 fn periodic_job_failure(
     name: &str,
     last: Option<&JobKey>,
@@ -239,8 +237,8 @@ fn periodic_job_failure(
     Failure::Operation { message, next }
 }
 
-/// `; did you mean ...?` of a name that nothing has, or nothing. It is a courtesy: a master that
-/// cannot say keeps nobody from the error itself.
+/// `; did you mean ...?` for an unknown name, or an empty string. It is only a hint: if the master
+/// cannot answer, the error is reported without it.
 pub async fn suggestion_text(
     cell: &Cell,
     text: &str,
@@ -252,7 +250,7 @@ pub async fn suggestion_text(
     }
 }
 
-/// Several things are meant by one name.
+/// The failure for an ambiguous name.
 pub fn ambiguous_name(text: &str, found: &[FoundView]) -> Failure {
     let named = |found: &FoundView| {
         format!("\n  {:<9} {}", super::enum_words::enum_text(&found.kind), found.name)

@@ -1,5 +1,5 @@
-//! `cell token create`: join tokens, each for one name and one use; `cell token dismiss`: the other
-//! way round, nobody listens to a part until it joins again.
+//! `cell token create`: makes join tokens, each for one name and one use. `cell token dismiss`: the
+//! reverse, masters reject a component until it joins again.
 
 use super::parse::{duration, name};
 use super::{Success, pagination};
@@ -70,9 +70,10 @@ impl LsArgs {
         }
         match self.output.output {
             Output::Json => print_json(&tokens)?,
-            Output::Table if tokens.is_empty() => print_notice(match cell.open {
-                true => "no tokens: an open master asks for none",
-                false => "no tokens; next: cell token create --agent MACHINE",
+            Output::Table if tokens.is_empty() => print_notice(if cell.open {
+                "no tokens: an open master asks for none"
+            } else {
+                "no tokens; next: cell token create --agent MACHINE"
             }),
             Output::Table => print_prose(&render_list(&tokens))?,
         }
@@ -185,7 +186,7 @@ fn write_failure(file: Option<&Path>, source: std::io::Error) -> Failure {
     Failure::Write { what: path_text, source }
 }
 
-/// A token that was written to a file is shown nowhere else.
+/// A token that was written to a file is not printed.
 fn as_json(made: &NewToken, file: Option<&Path>) -> Value {
     let NewToken { id, token, expires, index } = made;
     match file {
@@ -240,7 +241,7 @@ impl Token {
         };
         let cell = connection.cell()?;
         let body = AddJoinToken { joiner, name, valid_for: args.valid_for };
-        // First: a token that cannot be written down is one that lies about.
+        // First, so that no token is created that cannot be written to its file.
         let file = args.token_file.as_deref().map(PrivateFile::create).transpose();
         let file = file.map_err(|source| write_failure(args.token_file.as_deref(), source))?;
         let made: NewToken = block_on(async {
@@ -259,7 +260,8 @@ impl Token {
             Output::Json => print_json(&as_json(&made, args.token_file.as_deref()))?,
             Output::Table => {
                 print_prose(&format!(
-                    "{token_text}\ngood once, until {}\nnext, there: cell {next}{token_file_flag} --master {}\n",
+                    "{token_text}\ngood once, until {}\n\
+                     next, there: cell {next}{token_file_flag} --master {}\n",
                     format::utc(made.expires),
                     cell.client.preferred(),
                 ))?;

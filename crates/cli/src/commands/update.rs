@@ -1,4 +1,4 @@
-//! `cell update`: a rolling update that is under way: how far it is, back, or for good.
+//! `cell update`: a rolling update in progress: its status, undo, and close.
 
 use super::target::{TargetArg, parse_target};
 use super::{Success, pagination};
@@ -55,14 +55,14 @@ enum UpdateAction {
     Close,
 }
 
-/// Who types `cell update undo JOB` means the same as who types `cell update JOB undo`.
+/// Accepts `cell update undo JOB` as well as `cell update JOB undo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ActionOrJob {
     Action(UpdateAction),
     Job(TargetArg),
 }
 
-/// Takes both, and offers what there is to do.
+/// Parses both orders, and offers the actions in completions.
 #[derive(Clone)]
 struct ActionOrJobParser;
 
@@ -91,7 +91,7 @@ impl TypedValueParser for ActionOrJobParser {
     }
 }
 
-/// The job and what to do with its update, whichever comes first.
+/// The job and the action, in whichever order they were given.
 fn action_last(
     first: TargetArg,
     action_or_job: ActionOrJob,
@@ -112,7 +112,7 @@ struct UpdateStatus {
     job: String,
     version: u32,
     update: Option<Roll>,
-    /// Every task runs the version that it leads to.
+    /// Every task runs the version that the update leads to.
     complete: bool,
     /// Tasks by the version they run, or will run.
     tasks: Vec<VersionTasks>,
@@ -215,7 +215,7 @@ fn render(status: &UpdateStatus) -> String {
     out.push_str(&table::render(&["version", "tasks", "running"], &rows));
     match update {
         None => {}
-        // It is on its way back, and ends by itself.
+        // The update is being undone, and closes by itself.
         Some(roll) if roll.undoing => {
             out.push_str(&format!("next: cell status {job} --watch\n"));
         }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(read(&["dev/web", "undo"]), Ok((job("dev/web"), UpdateAction::Undo)));
         assert_eq!(read(&["undo", "dev/web"]), Ok((job("dev/web"), UpdateAction::Undo)));
         assert_eq!(read(&["close", "web"]), Ok((job("web"), UpdateAction::Close)));
-        // A job may have such a name.
+        // A job may be called `undo`.
         assert_eq!(read(&["undo", "close"]), Ok((job("undo"), UpdateAction::Close)));
         let rendered = read(&["dev/web", "dev/api"]).unwrap_err();
         assert!(rendered.contains("allowed: status, undo or close"), "{rendered}");

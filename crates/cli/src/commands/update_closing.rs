@@ -1,9 +1,9 @@
-//! An update that has nothing left to do does not keep the next change of its job waiting: it is
-//! closed first, and whoever typed the change is told.
+//! A completed update does not block the next change of its job: it is closed first, and the user
+//! is told so.
 //!
-//! The cell itself leaves an update open until somebody closes it, because until then it can be
-//! undone. Whoever asks for something newer has made up their mind. Rejected: closing it in the
-//! cell as soon as it is complete. That would take the way back at the moment when people look.
+//! The cell itself leaves an update open until it is closed, because until then it can be undone. A
+//! user who submits a newer version no longer needs that. Rejected: closing it in the cell as soon
+//! as it is complete, which would make it impossible to undo at the moment when people look.
 
 use crate::connection::Cell;
 use crate::output::print_notice;
@@ -13,9 +13,9 @@ use cellwright_api::types::{Changed, PlanJobs, SubmitJob};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::spec::JobSpec;
 
-/// Sends a change of a job, and once more if only a complete update was in its way. `seen_version`: the
-/// version it was seen at, where it was. `wanted_spec`: the spec that is asked for; where the cell would
-/// refuse it all the same, nothing is closed.
+/// Sends a change of a job, and retries once if only a complete update blocked it. `seen_version`:
+/// the version that the change is based on, if known. `wanted_spec`: the new spec; if the cell
+/// would reject it anyway, the update is not closed.
 pub async fn send_change(
     cell: &Cell,
     key: &JobKey,
@@ -40,14 +40,14 @@ pub async fn send_change(
             return Err(ClientError::Api(rejection));
         }
     }
-    // Only the update that was seen: whoever opens another one meanwhile keeps it.
+    // Closes only the update that was seen: one that another user opens meanwhile stays.
     let close = ChangeOptions { expect: Some(version), ..ChangeOptions::default() };
     cell.client.close_update(key, &close).await?;
     print_notice(&closed_message(key, version));
     Ok(change().await?.value)
 }
 
-/// What is said of an update that was closed on the way.
+/// The message about an update that was closed on the way.
 pub fn closed_message(key: &JobKey, version: u32) -> String {
     format!("the update of {key} to version {version} was complete: it is closed")
 }

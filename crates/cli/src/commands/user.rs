@@ -1,4 +1,4 @@
-//! `cell user`: who may submit work, and the context they do it with.
+//! `cell user`: users who may submit work, and the contexts they use.
 
 use super::context::masters;
 use super::enum_words::{enum_text, parse_enum};
@@ -117,7 +117,7 @@ impl User {
             }
             User::Token(args) => {
                 let text = block_on(async {
-                    // A name that nobody has is an error of its own.
+                    // An unknown name is a separate error.
                     cell.client.user(&args.user).await?;
                     new_context(&cell, connection, &args.user, args.valid_for).await
                 })?;
@@ -157,14 +157,15 @@ impl CapabilityArgs {
             let user = cell.client.user(&self.user).await?.value.item;
             let mut capabilities = user.capabilities;
             for capability in &self.capabilities {
-                match grant {
-                    true => capabilities.insert(*capability),
-                    false => capabilities.remove(capability),
+                if grant {
+                    capabilities.insert(*capability)
+                } else {
+                    capabilities.remove(capability)
                 };
             }
             let body = SetCapabilities { capabilities };
             let path = format!("/v1/users/{}/capabilities", self.user);
-            // Between reading and writing somebody else may have changed them.
+            // Fails if another change was made between reading and writing.
             let change = ChangeOptions { expect: Some(user.version), ..ChangeOptions::default() };
             let done: Changed =
                 cell.client.change(Method::PUT, &path, Some(&body), &change).await?.value;
@@ -228,7 +229,7 @@ impl AddArgs {
     }
 }
 
-/// The context of a user with a new token; nothing where no token is asked for.
+/// The context of a user with a new token; nothing where no token is requested.
 async fn new_context(
     cell: &Cell,
     connection: &ConnectionArgs,
@@ -246,25 +247,24 @@ async fn new_context(
 }
 
 impl AddArgs {
-    /// What was asked for in the same breath has verbs of its own.
+    /// The failure for a user that exists: the options given with it have verbs of their own.
     fn already_exists_failure(&self) -> Failure {
         let user = &self.user;
-        let next = match self.capabilities.is_empty() {
-            true => format!("cell user show {user}; one more token: cell user token {user}"),
-            false => {
-                let list: Vec<String> = self
-                    .capabilities
-                    .iter()
-                    .map(|capability| enum_text(capability).replace(' ', "_"))
-                    .collect();
-                format!("cell user grant {user} {}", list.join(" "))
-            }
+        let next = if self.capabilities.is_empty() {
+            format!("cell user show {user}; one more token: cell user token {user}")
+        } else {
+            let list: Vec<String> = self
+                .capabilities
+                .iter()
+                .map(|capability| enum_text(capability).replace(' ', "_"))
+                .collect();
+            format!("cell user grant {user} {}", list.join(" "))
         };
         Failure::Operation { message: format!("user {user} exists already"), next }
     }
 }
 
-/// The name under which the caller knows the cell is as good as any for the new user.
+/// The new user's context is named as the caller's.
 fn current_context_name(connection: &ConnectionArgs) -> Result<String, Failure> {
     let (_, contexts) = connection.load_contexts()?;
     let picked = contexts.pick(connection.context.as_deref());
@@ -272,7 +272,7 @@ fn current_context_name(connection: &ConnectionArgs) -> Result<String, Failure> 
     Ok(name.to_owned())
 }
 
-/// The file of the new user, ready to be saved.
+/// The contexts file of the new user, as text.
 fn context_text(
     caller_context: &Context,
     masters: Vec<String>,
@@ -304,9 +304,8 @@ fn render_list(users: &[UserView]) -> String {
             let capabilities: Vec<String> = user.capabilities.iter().map(enum_text).collect();
             let quota: Vec<String> =
                 user.quota.iter().map(|quota| enum_text(&quota.band)).collect();
-            let or_none = |list: Vec<String>| match list.is_empty() {
-                true => "none".to_owned(),
-                false => list.join(", "),
+            let or_none = |list: Vec<String>| {
+                if list.is_empty() { "none".to_owned() } else { list.join(", ") }
             };
             vec![
                 user.name.to_string(),

@@ -1,4 +1,4 @@
-//! `cell validate`: whether files of jobs are right, without a cell.
+//! `cell validate`: validates job files without a cell.
 
 use super::{Success, file, parse};
 use crate::args::OutputArgs;
@@ -46,12 +46,12 @@ struct CheckedFile {
 impl ValidateArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let mut all = Vec::new();
-        // A file that cannot be read keeps nothing back of what is wrong with the others.
+        // An unreadable file does not prevent the diagnostics of the others.
         let mut unreadable = None;
         for name in &self.files {
             let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner)) {
                 Ok(Ok(loaded)) => (true, loaded.documents, loaded.warnings),
-                Ok(Err(Diagnostics(wrong))) => (false, Vec::new(), wrong),
+                Ok(Err(Diagnostics(diagnostics))) => (false, Vec::new(), diagnostics),
                 Err(failure) => {
                     unreadable = unreadable.or(Some(failure));
                     continue;
@@ -78,14 +78,14 @@ impl ValidateArgs {
         if let Some(failure) = unreadable {
             return Err(failure);
         }
-        let wrong = all.iter().filter(|checked| !checked.valid).count();
-        match (wrong, self.output.output) {
+        let invalid = all.iter().filter(|checked| !checked.valid).count();
+        match (invalid, self.output.output) {
             (0, _) => Ok(Success::Done),
             (_, Output::Json) => Ok(Success::ExitWith(1)),
             (_, Output::Table) => Err(Failure::Operation {
                 message: format!(
                     "{} not right",
-                    format::pluralize_as(wrong as u64, "file is", "files are")
+                    format::pluralize_as(invalid as u64, "file is", "files are")
                 ),
                 next: "correct what is marked above, then run it again".into(),
             }),

@@ -1,5 +1,5 @@
-//! What virtual machines are and how their tasks behave, as `cell dev --machines` and `cell sim
-//! agents` are told.
+//! Options for virtual machines and the behaviour of their tasks, for `cell dev --machines` and
+//! `cell sim agents`.
 
 use super::parse::{duration, nonzero_size};
 use cellwright_cell::constraint::AttributeValue;
@@ -12,7 +12,7 @@ use cellwright_sim::agent::{TaskDelays, VirtualAgentConfig};
 use cellwright_sim::machine_shapes::MachineShape;
 use clap::Args;
 
-/// What a virtual machine takes to start and to stop a task, in milliseconds.
+/// How long a virtual machine takes to start and to stop a task, in milliseconds.
 const PACE: TaskDelays = TaskDelays { start: 100, stop: 50 };
 
 #[derive(Clone, Debug, Args)]
@@ -31,7 +31,8 @@ pub struct VirtualArgs {
     power_domains: Option<u32>,
 
     /// An attribute of virtual machines; several values are dealt out in turn; repeat it for more
-    #[arg(long, value_name = "NAME=VALUE[,VALUE]", value_parser = parse_attribute, requires = "machines")]
+    #[arg(long, value_name = "NAME=VALUE[,VALUE]", value_parser = parse_attribute,
+          requires = "machines")]
     attribute: Vec<Attribute>,
 
     /// Devices of each virtual machine, such as gpu:a100:4; repeat it for more
@@ -66,7 +67,7 @@ struct Devices(Vec<Device>);
 struct Percents(u64, u64);
 
 impl VirtualArgs {
-    /// As without any options.
+    /// The values without any options.
     pub fn with_defaults() -> VirtualArgs {
         VirtualArgs {
             disk: 1 << 40,
@@ -118,29 +119,23 @@ fn parse_attribute(text: &str) -> Result<Attribute, String> {
 
 /// `gpu:a100:4`.
 fn parse_devices(text: &str) -> Result<Devices, String> {
-    let wrong = || format!("allowed: KIND:MODEL or KIND:MODEL:N with N from 1 to {MAX_DEVICES}");
+    let error = || format!("allowed: KIND:MODEL or KIND:MODEL:N with N from 1 to {MAX_DEVICES}");
     let mut parts = text.splitn(3, ':');
     let mut token = || -> Result<Token, String> {
-        Token::new(parts.next().ok_or_else(wrong)?).map_err(|error| error.to_string())
+        Token::new(parts.next().ok_or_else(error)?).map_err(|error| error.to_string())
     };
     let device = Device { kind: token()?, model: token()? };
-    let count = parts.next().map_or(Ok(1), str::parse::<usize>).map_err(|_| wrong())?;
-    match (1..=MAX_DEVICES).contains(&count) {
-        true => Ok(Devices(vec![device; count])),
-        false => Err(wrong()),
-    }
+    let count = parts.next().map_or(Ok(1), str::parse::<usize>).map_err(|_| error())?;
+    if (1..=MAX_DEVICES).contains(&count) { Ok(Devices(vec![device; count])) } else { Err(error()) }
 }
 
 /// `20-70`.
 fn parse_percents(text: &str) -> Result<Percents, String> {
-    let wrong = || "allowed: two percentages from 0 to 1000, the lower one first, such as 20-70";
-    let (from, to) = text.split_once('-').ok_or_else(wrong)?;
-    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+    let error = || "allowed: two percentages from 0 to 1000, the lower one first, such as 20-70";
+    let (from, to) = text.split_once('-').ok_or_else(error)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| error());
     let (from, to) = (number(from)?, number(to)?);
-    match from <= to && to <= 1000 {
-        true => Ok(Percents(from, to)),
-        false => Err(wrong().to_owned()),
-    }
+    if from <= to && to <= 1000 { Ok(Percents(from, to)) } else { Err(error().to_owned()) }
 }
 
 #[cfg(test)]
@@ -157,12 +152,12 @@ mod tests {
         let gpu = Device { kind: name("gpu"), model: name("a100") };
         assert_eq!(parse_devices("gpu:a100:2"), Ok(Devices(vec![gpu.clone(); 2])));
         assert_eq!(parse_devices("gpu:a100"), Ok(Devices(vec![gpu])));
-        for wrong in ["gpu", "gpu:a100:0", "gpu:a100:x", "gpu:a100:9999"] {
-            assert!(parse_devices(wrong).is_err(), "{wrong}");
+        for invalid in ["gpu", "gpu:a100:0", "gpu:a100:x", "gpu:a100:9999"] {
+            assert!(parse_devices(invalid).is_err(), "{invalid}");
         }
         assert_eq!(parse_percents("20-70"), Ok(Percents(20, 70)));
-        for wrong in ["20", "70-20", "0-1001", "a-b"] {
-            assert!(parse_percents(wrong).is_err(), "{wrong}");
+        for invalid in ["20", "70-20", "0-1001", "a-b"] {
+            assert!(parse_percents(invalid).is_err(), "{invalid}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `cell wait`: until a job or a task is over, with the task's own exit code, so that scripts can
-//! go on from it.
+//! `cell wait`: waits until a job or a task has ended, and exits with the task's own code, so that
+//! scripts can depend on it.
 
 mod placement_timeout;
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print_json, print_prose};
 use crate::progress::StatusLine;
 use crate::runtime::{block_on, unless_interrupted};
-use crate::table::{rewrap, wrap};
+use crate::table::{sentences, wrap};
 use cellwright_api::client::{ClientError, JobFilter, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::types::{JobView, TaskView};
@@ -123,7 +123,7 @@ impl WaitArgs {
         }
         let known = unfinished.borrow().clone();
         match &unfinished_jobs(cell, known).await[..] {
-            // Only how they ended is left to be told.
+            // Nothing is left to wait for, only the results to print.
             [] => finished.await,
             overdue => Err(timeout_failure(overdue, limit)),
         }
@@ -151,18 +151,18 @@ fn timeout_failure(unfinished: &[JobKey], limit: Span) -> Failure {
     }
 }
 
-/// What became of a job that somebody waited for.
+/// The final result of a job that was waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitResult {
     pub job: String,
     pub outcome: Outcome,
-    /// The first of its tasks that did not finish.
+    /// The first task that did not finish successfully.
     pub task: Option<String>,
-    /// What the command ends with because of it.
+    /// The exit code of the command.
     pub exit: u8,
-    /// For people.
+    /// A message for people.
     pub text: String,
-    /// Whether it could not even start: what it wrote does not say why.
+    /// Whether the task could not even start, so that its output does not say why.
     #[serde(skip)]
     pub never_started: bool,
 }
@@ -174,12 +174,13 @@ pub enum Outcome {
     Failed,
     Stopped,
     NeverRan,
-    /// It waits still, and was not waited for any longer.
+    /// The job is still pending, and the wait for a placement has timed out.
     NotPlaced,
 }
 
 impl WaitResult {
-    /// Says so to a person; `named`: several are waited for, and each end says whose it is.
+    /// Prints the result for a person; `named`: several jobs are waited for, and each result names
+    /// its job.
     fn print(&self, named: bool) -> Result<(), Failure> {
         let text = &self.text;
         match (self.outcome, &self.task) {
@@ -225,7 +226,7 @@ impl WaitOptions {
         self.wait || self.follow
     }
 
-    /// What tasks write would stand in the middle of a document.
+    /// Rejects `--follow` with a document as output: the tasks' output would appear within it.
     pub fn check(self, output: Output) -> Result<(), Failure> {
         match (self.follow, output) {
             (true, Output::Json) => Err(Failure::Usage {
@@ -238,8 +239,8 @@ impl WaitOptions {
         }
     }
 
-    /// Stays with what was submitted, and says how each ended as soon as it has, or leaves that to
-    /// whoever prints a document of it. Ctrl-C leaves all of it running.
+    /// Waits for the submitted jobs, and prints how each ended as soon as it has, or leaves that to
+    /// the caller, who prints a document of it. Ctrl-C leaves all of them running.
     pub fn wait_for_jobs(
         self,
         cell: &Cell,
@@ -265,18 +266,18 @@ impl WaitOptions {
     }
 }
 
-/// Staying with what is waited for.
+/// Waits for jobs or tasks.
 struct Waiter<'a> {
     cell: &'a Cell,
     placement_timeout: PlacementTimeout,
-    /// Shows what is written meanwhile.
+    /// Prints their output meanwhile.
     follow: bool,
     output: Output,
 }
 
 impl Waiter<'_> {
-    /// Until each is over; the answer is that of the first that did not finish. Those that are over
-    /// go from `unfinished` to `results`.
+    /// Waits until all have ended; returns the result of the first that did not finish
+    /// successfully. Ended ones move from `unfinished` to `results`.
     async fn wait_all(
         &self,
         targets: &[Target],
@@ -286,9 +287,10 @@ impl Waiter<'_> {
         let (mut worst, several) = (Success::Done, targets.len() > 1);
         for target in targets {
             let finished = async {
-                match self.follow {
-                    true => follow(self.cell, target).await,
-                    false => wait_until_over(self.cell, target, StatusLine::if_terminal()).await,
+                if self.follow {
+                    follow(self.cell, target).await
+                } else {
+                    wait_until_over(self.cell, target, StatusLine::if_terminal()).await
                 }
             };
             let ended = self.placement_timeout.wait_or_give_up(self.cell, target, finished).await?;
@@ -298,7 +300,7 @@ impl Waiter<'_> {
             if worst == Success::Done {
                 worst = ended.success();
             }
-            // One that has no place waits on.
+            // A job that was not placed stays in `unfinished`.
             if ended.outcome != Outcome::NotPlaced {
                 unfinished.borrow_mut().retain(|other| *other != target.job);
             }
@@ -308,7 +310,7 @@ impl Waiter<'_> {
     }
 }
 
-/// Until a job that is stopping is over, if that is soon enough.
+/// Waits until a job that is stopping has ended; returns false after `limit`.
 pub async fn is_over_within(cell: &Cell, job: &JobKey, limit: Duration) -> Result<bool, Failure> {
     let target = Target { job: job.clone(), tasks: None };
     let finished = wait_until_over(cell, &target, StatusLine::if_terminal());
@@ -318,13 +320,13 @@ pub async fn is_over_within(cell: &Cell, job: &JobKey, limit: Duration) -> Resul
     }
 }
 
-/// Whoever leaves does not wait longer than this to hear what goes on.
+/// After ctrl-c, the command takes no longer than this to find out which jobs still run.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// So many jobs that go on are named.
+/// The maximum number of running jobs that are named.
 const MAX_NAMED_JOBS: usize = 5;
 
-/// Those that are not over. They are waited for one after the other, so one that had no turn yet
-/// may have ended long ago; one that the cell says nothing of in time goes on for all we know.
+/// The jobs that have not ended. They are waited for one after the other, so one whose turn has not
+/// come may have ended long ago; one whose status does not arrive in time is assumed to run.
 async fn unfinished_jobs(cell: &Cell, jobs: Vec<JobKey>) -> Vec<JobKey> {
     let (latest, mut unfinished) = (Instant::now() + LEAVE_TIMEOUT, Vec::new());
     for job in jobs {
@@ -356,7 +358,7 @@ fn still_running_text(jobs: &[JobKey]) -> String {
     }
 }
 
-/// The first few by name, and how many more.
+/// The first few names, and how many more there are.
 fn first_names(jobs: &[JobKey]) -> String {
     let named: Vec<String> = jobs.iter().take(MAX_NAMED_JOBS).map(ToString::to_string).collect();
     let more = match jobs.len().saturating_sub(MAX_NAMED_JOBS) {
@@ -366,23 +368,24 @@ fn first_names(jobs: &[JobKey]) -> String {
     format!("{}{more}", named.join(", "))
 }
 
-/// No machine takes it. A task may end with this as well: what was said tells them apart.
+/// The exit code for a job that no machine takes. A task may exit with the same code; the message
+/// tells them apart.
 const NOT_PLACED_EXIT_CODE: u8 = 3;
 
-/// Placement, then output, then the end.
+/// Follows the placement, then the output, then the end.
 async fn follow(cell: &Cell, target: &Target) -> Result<WaitResult, Failure> {
     follow_placement(cell, &target.job).await?;
     let log_options = LogOptions::following();
     let (output_result, ended) =
         tokio::join!(log_options.show(cell, target), wait_until_over(cell, target, None));
-    // Output that cannot be read does not change how it ended.
+    // Unreadable output does not change the result.
     if let Err(failure) = output_result {
         crate::output::note!("output: {failure}");
     }
     ended
 }
 
-/// Tells how tasks find their places, until each had one.
+/// Reports the placement of tasks, until each has been placed.
 async fn follow_placement(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
     let mut watch = cell.client.watch_jobs(&filter, None);
@@ -402,14 +405,14 @@ async fn follow_placement(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The end of a job, or of some of its tasks; `status_line` says meanwhile how the job is.
+/// Waits for the end of a job, or of some of its tasks; `status_line` shows the status meanwhile.
 async fn wait_until_over(
     cell: &Cell,
     target: &Target,
     mut status_line: Option<StatusLine>,
 ) -> Result<WaitResult, Failure> {
     let key = &target.job;
-    // Asked first: a job nobody knows is an error at once.
+    // Fetched first, so that an unknown job is an error at once.
     cell.client.job(key).await?;
     let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
     let mut watch = cell.client.watch_jobs(&filter, None);
@@ -438,7 +441,7 @@ async fn wait_until_over(
     }
 }
 
-/// The next picture of the job; nothing once it is gone.
+/// The next view of the job; nothing once it is gone.
 async fn next_view(watch: &mut Watch<JobView>, key: &JobKey) -> Result<Option<JobView>, Failure> {
     loop {
         let event = watch.next().await?;
@@ -472,7 +475,7 @@ async fn fetch_tasks(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Fail
 }
 
 fn not_placed_text(job: &str, why: &str) -> String {
-    let text = rewrap("  ", "    ", why);
+    let text = sentences("  ", "    ", why);
     format!(
         "{job} is not placed and stays in the queue\n{}\n\
          next: cell explain {job}, or take it back: cell stop {job}",
@@ -499,7 +502,7 @@ fn summarize(tasks: &[TaskView], job: &JobKey) -> WaitResult {
     }
 }
 
-/// With the words of the machine where the task could not start, if they can be had.
+/// Adds the machine's error if the task could not start, if it can be fetched.
 async fn with_start_error(
     cell: &Cell,
     key: &JobKey,
@@ -516,7 +519,7 @@ async fn with_start_error(
     ended
 }
 
-/// Of one that did not finish.
+/// The outcome of a task that did not finish successfully.
 fn failure_outcome(state: TaskState) -> Option<Outcome> {
     match state {
         TaskState::Dead(TaskOutcome::Finished) => None,
@@ -526,7 +529,7 @@ fn failure_outcome(state: TaskState) -> Option<Outcome> {
     }
 }
 
-/// As shells count.
+/// The exit code of a task, numbered as shells do.
 fn exit_code(state: TaskState) -> u8 {
     match state {
         TaskState::Dead(TaskOutcome::Finished) => 0,

@@ -1,4 +1,4 @@
-//! `cell sim whatif`: what adding a job would do.
+//! `cell sim whatif`: simulates adding a job.
 
 use super::Success;
 use super::sim_query::{SimQueryArgs, format_placements, rejection_failure, render_header};
@@ -53,7 +53,7 @@ impl WhatifArgs {
     }
 }
 
-/// Rows of a table of jobs or tasks.
+/// The maximum number of rows in a table of jobs or tasks.
 const MAX_ROWS: usize = 15;
 
 fn render(answer: &WhatIfAnswer<Whatif>) -> String {

@@ -1,10 +1,10 @@
-//! A JSON value as YAML: the block style people write, every string that could be read as anything
-//! else in quotes. Only writing, and only what JSON can hold, so it is this small.
+//! Writes a JSON value as YAML: block style, with quotes around every string that could be read as
+//! another type. There is no parser, and only values that JSON can hold, so it is this small.
 
 use crate::sanitize::escape_in_json;
 use serde_json::Value;
 
-/// Levels of indentation are two spaces.
+/// Spaces per level of indentation.
 const INDENT: usize = 2;
 
 pub fn render(value: &Value) -> String {
@@ -27,7 +27,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// An object or list that has something in it; the caller has written the indentation.
+/// Writes a non-empty object or list; the caller has written the indentation.
 fn push_block(value: &Value, depth: usize, out: &mut String) {
     let indent = " ".repeat(depth * INDENT);
     match value {
@@ -47,12 +47,11 @@ fn push_block(value: &Value, depth: usize, out: &mut String) {
                     out.push_str(&indent);
                 }
                 out.push_str("- ");
-                match is_empty(inner) {
-                    true => {
-                        out.push_str(&scalar(inner));
-                        out.push('\n');
-                    }
-                    false => push_block(inner, depth + 1, out),
+                if is_empty(inner) {
+                    out.push_str(&scalar(inner));
+                    out.push('\n');
+                } else {
+                    push_block(inner, depth + 1, out)
                 }
             }
         }
@@ -70,7 +69,7 @@ fn push_field_value(value: &Value, depth: usize, out: &mut String) {
         out.push('\n');
         return;
     }
-    // Lists stand under their name, objects one step further in.
+    // Lists stay at the level of their key, objects are indented one level further.
     let deeper = if value.is_array() { depth } else { depth + 1 };
     out.push('\n');
     out.push_str(&" ".repeat(deeper * INDENT));
@@ -86,15 +85,16 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// Plain where nobody can take it for anything else; JSON's quotes are YAML's too.
+/// Unquoted where no parser can take it for anything else; JSON's quotes are valid in YAML.
 fn text(string: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-' | ' ');
     let first = string.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = words.iter().any(|word| string.eq_ignore_ascii_case(word));
-    match first && string.chars().all(plain) && !is_word && !string.ends_with(' ') {
-        true => string.to_owned(),
-        false => escape_in_json(Value::String(string.to_owned()).to_string()),
+    if first && string.chars().all(plain) && !is_word && !string.ends_with(' ') {
+        string.to_owned()
+    } else {
+        escape_in_json(Value::String(string.to_owned()).to_string())
     }
 }
 

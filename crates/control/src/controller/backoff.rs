@@ -1,15 +1,16 @@
-//! Not asking again at once for what was just refused. A command carries all its conditions, so the
-//! same command meeting the same obstacle is the rule, and one that names a newer attempt or slot
-//! is another command: commands themselves are the keys, by fingerprint.
+//! Backoff of controllers: commands that were just rejected are not repeated at once. A command
+//! carries all its conditions, so the same command meeting the same obstacle is the rule, and one
+//! that names a newer attempt or slot is another command: commands themselves are the keys, by
+//! fingerprint.
 //!
-//! Waits are counted in rounds of the controllers, not in time: the date of the log may stand still
-//! or jump with somebody's clock, and a controller must neither freeze nor spin with it.
+//! Backoff is counted in rounds of the controllers, not in time: log time may stand still or jump
+//! with a clock, and a controller must neither freeze nor spin with it.
 
 use cellwright_cell::command::{Command, Done, Verdict};
 use cellwright_cell::replay_windows::fingerprint;
 use std::collections::BTreeMap;
 
-/// Rounds until the first repetition; each further refusal doubles the wait.
+/// Rounds until the first repetition; each further rejection doubles the wait.
 const INITIAL_ROUNDS: u64 = 4;
 const MAX_ROUNDS: u64 = 256;
 
@@ -22,7 +23,7 @@ struct Wait {
 #[derive(Debug, Default)]
 pub struct Backoff {
     round: u64,
-    /// Fingerprints of the commands that are under way, in their order.
+    /// Fingerprints of the commands in flight, in their order.
     in_flight: Vec<u64>,
     waits: BTreeMap<u64, Wait>,
 }
@@ -31,7 +32,7 @@ impl Backoff {
     pub fn next_round(&mut self) {
         self.round += 1;
         if self.round.is_multiple_of(MAX_ROUNDS) {
-            // What nobody asked for any more, although it could have, is settled.
+            // A command that could have been repeated and was not is no longer needed.
             let round = self.round;
             self.waits.retain(|_, wait| wait.until + MAX_ROUNDS > round);
         }
@@ -65,7 +66,7 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::reason::Rejection;
+    use cellwright_cell::reason::{Rejection, Storage};
 
     fn asked_rounds(verdict: &Verdict, rounds: u64) -> Vec<u64> {
         let mut backoff = Backoff::default();
@@ -83,8 +84,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_or_changes_nothing_is_asked_ever_more_rarely() {
-        let rejected = Err(Rejection::Full("jobs".into()));
-        for verdict in [rejected, Ok(Done::Unchanged)] {
+        let refused = Err(Rejection::Full(Storage::Jobs));
+        for verdict in [refused, Ok(Done::Unchanged)] {
             assert_eq!(asked_rounds(&verdict, 100), [1, 5, 13, 29, 61]);
             let all = asked_rounds(&verdict, 10_000);
             assert!(all.windows(2).all(|pair| pair[1] - pair[0] <= MAX_ROUNDS), "{all:?}");

@@ -1,6 +1,6 @@
 //! Disruption budgets as controllers count them: what `apply` will find, plus what this very step
-//! has already decided to stop. `apply` has the last word; this keeps what it would refuse out of
-//! the log.
+//! has already decided to stop. `apply` has the last word; this keeps commands that it would reject
+//! out of the log.
 
 use cellwright_cell::disruption::disrupted_tasks;
 use cellwright_cell::id::{JobId, TaskId};
@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 pub struct Budgets {
     /// Running tasks that commands of this step stop.
     taken_down: BTreeMap<JobId, u32>,
-    /// Those among them that the cell stops by its own choice, which jobs can limit over time.
+    /// Those among them that the cell stops voluntarily, which jobs can limit over time.
     taken_voluntarily: BTreeMap<JobId, u32>,
 }
 
 impl Budgets {
-    /// Whether the system may choose to stop `task`, and with an alloc what runs inside it; if so,
+    /// Whether the system may choose to stop `task`, and with an alloc the tasks inside it; if so,
     /// it counts from here on. `otherwise` bounds jobs that have no budget of their own.
     pub fn take(
         &mut self,
@@ -39,7 +39,7 @@ impl Budgets {
         fits
     }
 
-    /// The same for what nobody asked of the job, which keeps to how often it may be disrupted too.
+    /// The same for voluntary disruptions, which also keep to how often the job may be disrupted.
     pub fn take_voluntarily(&mut self, state: &State, task: TaskId, now: Time) -> bool {
         let stops = disrupted_tasks(state, task);
         let in_turn = stops.iter().all(|(job, tasks)| {
@@ -47,11 +47,11 @@ impl Budgets {
             let row = state.jobs().get(*job);
             row.is_none_or(|row| row.next_disruption_at(tasks + beside, now) <= now)
         });
-        let goes = in_turn && self.take(state, task, |_| None);
-        if goes {
+        let is_taken = in_turn && self.take(state, task, |_| None);
+        if is_taken {
             add_all(&mut self.taken_voluntarily, &stops);
         }
-        goes
+        is_taken
     }
 
     /// `task` is stopped because it must be, whatever the budgets say.

@@ -1,6 +1,6 @@
-//! Firing periodic jobs (B42). Which slots are due, and which of those that were missed still get
-//! a run, is `cell::cron::due_slots`; that none fires twice is a rule of `apply`, which remembers the
-//! last slot it dealt with.
+//! The cron controller: fires periodic jobs (B42). Which slots are due, and which of the missed
+//! ones still get a run, is decided by `cell::cron::due_slots`; that none fires twice is a rule of
+//! `apply`, which remembers the last slot it dealt with.
 
 use super::sweep::Cursor;
 use super::{CommandDraft, Controller, ControllerView};

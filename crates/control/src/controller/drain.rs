@@ -1,12 +1,13 @@
-//! Emptying machines that drain (B41): tasks leave as their jobs' disruption budgets allow, and no
-//! more often than their jobs say, a bounded number at a time over the whole cell, machine by
-//! machine in turn, so that every drain makes progress and none waits for the largest.
+//! The drain controller: empties draining machines (B41). Tasks are evicted as their jobs'
+//! disruption budgets allow, and no more often than their jobs allow, a bounded number at a time
+//! over the whole cell, machine by machine in turn, so that every drain makes progress and none
+//! waits for the largest.
 //!
-//! An alloc leaves with all that is in it. Where that would break a budget of the jobs inside, its
-//! tasks leave one by one first: otherwise an alloc with two tasks of a job that allows one to be
-//! down would hold its machine for ever. They cannot come back into it, so only those leave early
-//! for which another alloc of the set has room now. Sending the others away was rejected: they
-//! would be down for as long as the drain lasts, and the drain no nearer to its end.
+//! An alloc is evicted with all that is in it. Where that would break a budget of the jobs inside,
+//! its tasks are evicted one by one first: otherwise an alloc with two tasks of a job that allows
+//! one to be down would hold its machine for ever. They cannot come back into it, so only those
+//! leave early for which another alloc of the set has room now. Evicting the others too was
+//! rejected: they would be down for as long as the drain lasts, and the drain no nearer to its end.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
@@ -41,7 +42,7 @@ impl Controller for Drain {
             rows_left: settings.rows_per_step,
         };
         let mut machines = self.machines.in_turn();
-        // One task of each machine, then another of each that still had one to give.
+        // One task of each machine, then another of each that still had one to evict.
         while !machines.is_empty() && drain_step.has_capacity(draft) {
             machines.retain(|machine| {
                 if !drain_step.has_capacity(draft) {
@@ -57,9 +58,9 @@ impl Controller for Drain {
 struct DrainStep<'a> {
     view: &'a ControllerView<'a>,
     chosen: BTreeSet<TaskId>,
-    /// Tasks that may yet be told to leave.
+    /// Tasks that may still be evicted.
     evictions_left: usize,
-    /// Tasks that may yet be looked at.
+    /// Tasks that may still be checked.
     rows_left: usize,
 }
 
@@ -68,14 +69,14 @@ impl DrainStep<'_> {
         self.evictions_left > 0 && self.rows_left > 0 && !draft.is_full()
     }
 
-    /// Tells one more task of the machine to leave; false when none can.
+    /// Evicts one more task of the machine; false when none can be.
     fn evict_one(&mut self, machine: MachineId, draft: &mut CommandDraft<'_>) -> bool {
         let state = self.view.state;
         let Some(load) = state.machine_load(machine) else { return false };
         for task in &load.tasks {
             self.rows_left = self.rows_left.saturating_sub(1);
             let Some(row) = state.tasks().get(*task) else { continue };
-            // What is inside an alloc goes with it.
+            // Tasks inside an alloc are evicted with it.
             if row.alloc().is_some() {
                 continue;
             }
@@ -118,12 +119,12 @@ impl DrainStep<'_> {
         }
         let evict = Command::Evict { task, attempt: row.attempt, cause: EvictCause::Drain };
         let ControllerView { state, now, .. } = *self.view;
-        let goes = draft.accepts(&evict) && draft.budgets.take_voluntarily(state, task, now);
-        if goes {
+        let is_evicted = draft.accepts(&evict) && draft.budgets.take_voluntarily(state, task, now);
+        if is_evicted {
             self.chosen.insert(task);
             self.evictions_left -= 1;
             draft.push(evict);
         }
-        goes
+        is_evicted
     }
 }

@@ -1,6 +1,7 @@
-//! Asking for expiry when something is due: a lease of an ephemeral resource, disk kept for a log
-//! saver, a quota whose span began or ended, a token. One command lets all of it expire, so finding
-//! one thing is enough, and the search goes through the tables a piece at a time.
+//! The expiry controller: requests expiry when something is due, such as a lease of an ephemeral
+//! resource, disk kept for a log saver, a quota whose span began or ended, or a token. One command
+//! expires all of them, so finding one is enough, and the search goes through the tables a piece at
+//! a time.
 //!
 //! Rejected: a list of all deadlines. It would have to follow every command that moves one, to be
 //! right to the millisecond where a second does.
@@ -18,7 +19,7 @@ pub struct Expire {
     resources: Cursor,
     users: Cursor,
     tokens: Cursor,
-    /// When expiry was last asked for, or this controller began.
+    /// When expiry was last requested, or this controller began.
     last_requested: Option<Time>,
 }
 
@@ -49,7 +50,7 @@ fn is_anything_due(view: &ControllerView<'_>, expire: &mut Expire) -> bool {
         || tokens.any(|(_, row)| row.expires <= now)
 }
 
-/// Whether time has made a quota suffice, or made it no longer suffice.
+/// Whether time has made a quota sufficient, or made it insufficient.
 fn is_quota_changing(view: &ControllerView<'_>, id: UserId, user: &User) -> bool {
     let charged = view.state.user_load(id).map(|load| &load.charged);
     user.quota.keys().any(|band| {

@@ -1,15 +1,17 @@
 //! Controllers: what the cell does by itself. Each is a pure step from the state and the time to
-//! commands, one file each, which implements [`Controller`] and has its line in [`all_controllers`].
-//! What must survive them is in the replicated state; what makes them quick (where they were
-//! looking) is in their own fields, which die with a leadership, and so does what was refused.
+//! commands, one file each, which implements [`Controller`] and has its line in
+//! [`all_controllers`]. What must outlive a leadership is in the replicated state; what makes them
+//! quick (the cursors of their scans) is in their own fields, which end with a leadership, and so
+//! does the memory of rejections.
 //!
 //! Every command carries what it is conditional on (an attempt, a version, a slot), so repeating
-//! one is harmless, and `apply` enforces budgets, so a controller that is wrong is refused. It
-//! still counts budgets itself: commands that are sure to be refused only fill the log. What was
-//! refused or changed nothing is asked again later and later, see [`backoff`].
+//! one is harmless, and `apply` enforces budgets, so the commands of a faulty controller are
+//! rejected. Controllers still count budgets themselves: commands that are sure to be rejected only
+//! fill the log. Commands that were rejected or changed nothing are repeated later and later, see
+//! [`backoff`].
 //!
-//! A step looks at a bounded number of rows and gives a bounded number of commands, whatever the
-//! size of the cell; what it found worth watching it looks at every time, see [`sweep`].
+//! A step reads a bounded number of rows and issues a bounded number of commands, whatever the size
+//! of the cell; rows that it watches are read in every step, see [`sweep`].
 //!
 //! Reservations are the exception: their estimates follow usage samples, which reach a link shard
 //! and not the leader, so [`reclaim`] runs there.
@@ -17,7 +19,7 @@
 //! Deferred jobs have no controller: the command that ends a job releases those that wait for it.
 //!
 //! Rejected: controllers that follow the events. They would be quicker by a part of a second and
-//! wrong for ever after one event missed.
+//! wrong for ever after one missed event.
 
 mod backoff;
 mod budget;
@@ -43,21 +45,21 @@ use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
-    /// Rows of one table that a controller looks at in one step.
+    /// Rows of one table that a controller reads in one step.
     pub rows_per_step: usize,
-    /// Commands that a controller gives in one step.
+    /// Commands that a controller issues in one step.
     pub commands_per_step: usize,
     /// Tasks of a job without a disruption budget that an update takes down at once, in thousandths
     /// of the job; at least one task.
     pub wave_permille: u32,
-    /// Tasks on their way out of draining machines at once, over all machines.
+    /// Tasks being stopped on draining machines at once, over all machines.
     pub max_draining: usize,
     /// How long jobs stay on record after their end.
     pub retain_dead_jobs: Span,
-    /// Tasks that one command of purging forgets, about.
+    /// About how many tasks one purge command removes.
     pub tasks_per_purge: usize,
-    /// Expiry is asked for this often even when nothing seems due: windows of silent clients are
-    /// not visible from here.
+    /// Expiry is requested this often even when nothing seems due: replay windows of silent clients
+    /// are not visible from here.
     pub expire_every: Span,
 }
 
@@ -75,19 +77,19 @@ impl Default for ControllerConfig {
     }
 }
 
-/// One thing that the cell does by itself. Fields of the implementing type are what it remembers
-/// from step to step; a new leader starts with none, so they may only make it quicker.
+/// One thing that the cell does by itself. Fields of the implementing type are kept from step to
+/// step; a new leader starts with none, so they may only make it quicker.
 trait Controller: fmt::Debug + Send {
-    /// Under which it acts, and what it is called on the page of metrics. What it may do stands
-    /// beside that name in `cell`'s `apply/authorize.rs`.
+    /// The name under which it acts, also on the metrics page. Its permissions stand beside that
+    /// name in `cell`'s `apply/authorize.rs`.
     fn name(&self) -> ControllerName;
 
-    /// Adds to `draft` the commands that the state asks for now.
+    /// Adds to `draft` the commands that the state requires now.
     fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>);
 }
 
-/// Every controller, in the order of their turns: what must be done comes before what is chosen, so
-/// that it is what spends disruption budgets.
+/// Every controller, in the order of their turns: mandatory disruptions come before voluntary ones,
+/// so that they are the ones that spend disruption budgets.
 fn all_controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::<overcommit::Overcommit>::default(),
@@ -105,7 +107,7 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
 pub struct Controllers {
     backoff: Backoff,
     list: Vec<Box<dyn Controller>>,
-    /// Commands given so far, by the controller's name.
+    /// Commands issued so far, by the controller's name.
     commands_issued: BTreeMap<&'static str, u64>,
 }
 
@@ -117,7 +119,7 @@ impl Default for Controllers {
     }
 }
 
-/// What a controller sees.
+/// The input of a controller's step.
 struct ControllerView<'a> {
     state: &'a State,
     now: Time,
@@ -129,7 +131,7 @@ struct CommandDraft<'a> {
     backoff: &'a Backoff,
     budgets: Budgets,
     commands: Vec<Command>,
-    /// Where the present controller has to stop.
+    /// The number of commands at which the present controller has to stop.
     max: usize,
 }
 
@@ -138,12 +140,12 @@ impl CommandDraft<'_> {
         self.commands.len() >= self.max
     }
 
-    /// How many more commands the present controller may give.
+    /// How many more commands the present controller may issue.
     fn room(&self) -> usize {
         self.max.saturating_sub(self.commands.len())
     }
 
-    /// Whether there is room for the command, and it was not refused a moment ago.
+    /// Whether there is room for the command, and it was not rejected a moment ago.
     fn accepts(&self, command: &Command) -> bool {
         !self.is_full() && self.backoff.allows(command)
     }
@@ -154,7 +156,7 @@ impl CommandDraft<'_> {
 }
 
 impl Controllers {
-    /// One step of all controllers. `now` is the date the commands will bear, or earlier.
+    /// One step of all controllers. `now` is the log time of the commands, or earlier.
     pub fn step(&mut self, state: &State, now: Time, settings: &ControllerConfig) -> Vec<Request> {
         self.backoff.next_round();
         let view = ControllerView { state, now: now.max(state.now()), settings };
@@ -177,7 +179,7 @@ impl Controllers {
         sent.map(request).collect()
     }
 
-    /// How many commands each controller has given, by its name.
+    /// How many commands each controller has issued, by its name.
     #[must_use]
     pub fn commands_issued(&self) -> &BTreeMap<&'static str, u64> {
         &self.commands_issued

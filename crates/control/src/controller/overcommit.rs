@@ -1,5 +1,6 @@
-//! Machines that hold more than they have (B39, B40): whoever the rules name must leave, at once
-//! and whatever the budgets say. Who that is, `cell::overcommit_eviction` decides, here as in `apply`.
+//! The overcommit controller: machines that hold more than their capacity (B39, B40). The victims
+//! are evicted at once, whatever the budgets say; they are chosen by `cell::overcommit_eviction`,
+//! here as in `apply`.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
@@ -7,7 +8,7 @@ use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::overcommit_eviction;
 
-/// Finding victims weighs every holder on a machine against the others.
+/// Finding victims compares every holder on a machine with the others.
 const ROWS_PER_MACHINE: usize = 64;
 
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
-//! Machines that stay short although their agents hold back whoever they may (B39): one task leaves
-//! each time such a machine asks. Who that is, and that it asked, `cell::pressure_eviction` says, here as in
-//! `apply`; the pause between two departures is the agent's, who looks whether the last one helped.
+//! The pressure eviction controller: machines that stay short although their agents throttle all
+//! the tasks they may (B39). One task is evicted each time such a machine requests it. The victim,
+//! and whether there is a request, is determined by `cell::pressure_eviction`, here as in `apply`;
+//! the pause between two evictions is up to the agent, which checks whether the last one helped.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
@@ -9,7 +10,7 @@ use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::{Machine, ResourcePressure};
 use cellwright_cell::pressure_eviction;
 
-/// Finding the one weighs every task on a machine.
+/// Finding the victim compares all tasks on a machine.
 const ROWS_PER_MACHINE: usize = 64;
 
 #[derive(Debug, Default)]
@@ -24,8 +25,8 @@ impl Controller for PressureEviction {
 
     fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
         let state = view.state;
-        let asks = |row: &Machine| row.shortages.iter().any(ResourcePressure::is_open);
-        self.machines.scan(state.machines(), view.settings.rows_per_step, asks);
+        let has_request = |row: &Machine| row.shortages.iter().any(ResourcePressure::is_open);
+        self.machines.scan(state.machines(), view.settings.rows_per_step, has_request);
         let max = (view.settings.rows_per_step / ROWS_PER_MACHINE).max(1);
         for machine in self.machines.in_turn().into_iter().take(max) {
             if draft.is_full() {

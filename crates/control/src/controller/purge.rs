@@ -1,10 +1,10 @@
-//! Forgetting jobs that ended long ago. A command forgets all that ended before a time, so the
-//! oldest are gathered over a whole pass through the jobs and the time is chosen between them, to
-//! forget about so many tasks and not the backlog of a week in one entry.
+//! The purge controller: removes jobs that ended long ago. A command removes all that ended before
+//! a time, so the oldest are gathered over a whole pass through the jobs and the time is chosen
+//! between them, to remove about so many tasks and not the backlog of a week in one entry.
 //!
-//! A job whose disk is still kept, or whose lease may still run, outlives its time; the command
-//! that would forget it changes nothing and is asked again later. Meanwhile the next time is tried,
-//! so that one such job does not keep all others.
+//! A job whose disk is still retained, or whose lease may still run, outlives its time; the command
+//! that would remove it changes nothing and is repeated later. Meanwhile the next time is tried, so
+//! that one such job does not block all others.
 
 use super::sweep::Cursor;
 use super::{CommandDraft, Controller, ControllerView};
@@ -52,7 +52,8 @@ impl Controller for Purge {
     }
 }
 
-/// Times before which ended, each time, about `tasks` more tasks; the last takes in all.
+/// End times that divide the old jobs into batches of about `tasks` tasks each; the last time
+/// covers all jobs.
 fn purge_times(old: &BTreeMap<(Time, JobId), usize>, tasks: usize) -> Vec<Time> {
     let mut times = Vec::new();
     let mut gathered = 0;

@@ -1,14 +1,15 @@
-//! From what agents measure to what is reserved (B40). A link shard keeps a running estimate for
-//! each task it hears of, soft state that dies with it, and says what should be logged: a rise at
-//! once, because others may sit on that room already; decays gathered, because they only make room.
+//! Reclamation: from measured usage to reservations (B40). A link shard keeps a running estimate
+//! for each task in its reports, soft state that ends with it, and decides which changes to log: a
+//! rise at once, because other tasks may use that room already; decays gathered, because they only
+//! make room.
 //!
-//! What is wanted is compared with what the state has, not with what was asked for: a change that
-//! was lost on its way is simply asked for again with the next sample.
+//! The estimate is compared with the reservation in the state, not with what was requested before:
+//! a change that was lost in flight is simply requested again with the next sample.
 //!
-//! A shard that meets a task for the first time, after an election or a redial, knows nothing of
-//! its past. It takes what is reserved now for what the past justified, as if usage had just
-//! peaked there: starting from the limits would take back all reclaimed room of a replica's share
-//! at every election, starting from the first sample would give away the memory of peaks.
+//! A shard that sees a task for the first time, after an election or a redial, knows nothing of its
+//! past. It takes the present reservation for what the past justified, as if usage had just peaked
+//! there: starting from the limits would take back all reclaimed room of a replica's share at every
+//! election, starting from the first sample would forget past peaks.
 
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::command::ReservationChange;
@@ -22,11 +23,11 @@ use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Most changes given at once, beyond the rises of the report itself.
+/// Most changes returned at once, beyond the rises of the report itself.
 const MAX_CHANGES: usize = 1000;
-/// Estimates looked at per report, to forget those of tasks that are gone.
+/// Estimates checked per report, to forget those of tasks that are gone.
 const TIDY_PER_REPORT: usize = 32;
-/// Estimates are dated by elapsed time, from this date on: far enough from zero for any past.
+/// Estimates use elapsed time, counted from this epoch: far enough from zero for any past.
 const EPOCH: u64 = 1 << 50;
 
 /// How usage becomes reservations.
@@ -54,7 +55,7 @@ struct TrackedTask {
 pub struct ReclaimFeed {
     settings: ReclamationConfig,
     tasks: BTreeMap<TaskId, TrackedTask>,
-    /// Decays that wait for company.
+    /// Decays that have not been logged yet.
     decays: BTreeMap<TaskId, ReservationChange>,
     last_flushed: Span,
     tidy_cursor: Option<TaskId>,
@@ -66,7 +67,8 @@ impl ReclaimFeed {
         ReclaimFeed { settings, ..ReclaimFeed::default() }
     }
 
-    /// Takes in what the agent of `machine` measured, `at` in elapsed time; returns what to log.
+    /// Adds the usage that the agent of `machine` measured, `at` in elapsed time; returns what to
+    /// log.
     pub fn on_usage(
         &mut self,
         state: &State,
@@ -98,7 +100,8 @@ impl ReclaimFeed {
         changes
     }
 
-    /// The reservation the task should have, if another than it has, and whether it rises.
+    /// The reservation that the task should have, if it differs from the present one, and whether
+    /// it rises.
     fn sample(
         &mut self,
         state: &State,
@@ -134,7 +137,7 @@ impl ReclaimFeed {
         Some((change, rises))
     }
 
-    /// Forgets a few tasks that run no more; all have their turn in time.
+    /// Forgets a few tasks that no longer run; all have their turn in time.
     fn forget_ended(&mut self, state: &State) {
         let from = self.tidy_cursor.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.tasks.range((from, Bound::Unbounded)).take(TIDY_PER_REPORT);
@@ -161,7 +164,7 @@ fn elapsed_as_time(at: Span) -> Time {
     Time(EPOCH.saturating_add(at.0))
 }
 
-/// The estimate of a task that has run for a while and reserves what it does.
+/// The first estimate of a task that has run for a while with its present reservation.
 fn first_estimate(
     settings: &ReclaimConfig,
     task: &Task,
@@ -173,7 +176,7 @@ fn first_estimate(
     if running < settings.warm_up {
         return Estimate::new(limits, Time(now.0.saturating_sub(running.0)));
     }
-    // So long ago that all of the way from the limits has decayed.
+    // So long ago that the usage has decayed all the way from the limits.
     let mut estimate = Estimate::new(limits, Time::ZERO);
     let mut peak = Resources::ZERO;
     for dimension in Dimension::ALL {

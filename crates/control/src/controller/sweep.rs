@@ -1,20 +1,20 @@
-//! Looking through a large table a few rows at a time. A cursor goes round and round; what it finds
-//! worth watching is put on a list that is looked at every time, so that a drain that has begun is
+//! Sweeps through a large table a few rows at a time. A cursor goes round and round; rows worth
+//! watching are put on a list that is checked every time, so that a drain that has begun is
 //! followed closely while a hundred thousand quiet rows cost next to nothing.
 
 use cellwright_cell::table::{Key, Table};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// A place in a table, by slot, wrapping at its end.
+/// A position in a table, by slot, wrapping at its end.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     next: usize,
 }
 
 impl Cursor {
-    /// The next `rows` slots with a row in them, and whether the end of the table was reached. No
-    /// pass goes over the end, so a caller can tell one round from the next.
+    /// The next `rows` occupied slots, and whether the end of the table was reached. No pass goes
+    /// over the end, so a caller can tell one round from the next.
     pub fn advance<'a, K: Key, V: Clone>(
         &mut self,
         table: &'a Table<K, V>,
@@ -33,7 +33,7 @@ impl Cursor {
 pub struct Sweep<K> {
     cursor: Cursor,
     watched: BTreeSet<K>,
-    /// The one whose turn was last.
+    /// The key that was served last.
     last_served: Option<K>,
 }
 
@@ -44,7 +44,7 @@ impl<K> Default for Sweep<K> {
 }
 
 impl<K: Key + Ord> Sweep<K> {
-    /// Looks at the next `rows` of the table, and again at what is watched already.
+    /// Scans the next `rows` of the table, and checks again what is watched already.
     pub fn scan<V: Clone>(
         &mut self,
         table: &Table<K, V>,
@@ -61,8 +61,8 @@ impl<K: Key + Ord> Sweep<K> {
         &self.watched
     }
 
-    /// What is watched, beginning after the one served last: who did not get its turn in one step
-    /// is first in the next.
+    /// The watched keys, beginning after the one served last: a key that did not get its turn in
+    /// one step is first in the next.
     pub fn in_turn(&self) -> Vec<K> {
         let after = self.last_served.map_or(Bound::Unbounded, Bound::Excluded);
         let late = self.watched.range((after, Bound::Unbounded));

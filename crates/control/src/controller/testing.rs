@@ -1,6 +1,6 @@
 //! A small cell for tests of what the leader does by itself: commands in a line each, a scheduler
-//! that takes the first machine that fits, agents that do as they are told at once. Every step is
-//! checked against every invariant.
+//! that takes the first machine that fits, agents that carry out their orders at once. Every step
+//! is checked against every invariant.
 
 use super::{ControllerConfig, Controllers};
 use cellwright_cell::command::{Command, Done, Entry, Observed, Request, TaskReport, Verdict};
@@ -32,7 +32,7 @@ pub fn all(amount: u64) -> Resources {
     Resources::new(amount, amount, amount, amount)
 }
 
-/// A batch job of tasks that ask for 10 of everything.
+/// A batch job of tasks that request 10 of everything.
 pub fn job(job: &str, count: u32) -> JobSpec {
     let limits = all(10);
     let spec = json!({
@@ -46,7 +46,7 @@ pub fn machine(number: u32, capacity: u64) -> MachineSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-/// By whoever sends such commands.
+/// Each command has its default sender.
 fn entry(now: u64, commands: &[Command], state: &State) -> Entry {
     let sent = |command: &Command| Request::from_default_sender(command.clone(), state);
     Entry { now: Time(now), requests: commands.iter().map(sent).collect() }
@@ -64,7 +64,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Machines `m0`, `m1`, ... of 100 each, up; `ubar` may ask for all of them.
+    /// Machines `m0`, `m1`, ... of 100 each, up; `ubar` has quota for all of them.
     pub fn with_machines(count: u32) -> Cell {
         let mut cell = Cell::default();
         cell.ok(Command::AddUser { name: name("ubar") });
@@ -101,7 +101,7 @@ impl Cell {
         verdicts
     }
 
-    /// What the cell would answer.
+    /// The cell's answers, without applying the commands.
     pub fn try_all(&self, commands: &[Command]) -> Vec<Verdict> {
         self.state.clone().apply(&entry(self.now + 1, commands, &self.state), &mut Vec::new())
     }
@@ -168,7 +168,7 @@ impl Cell {
         (self.try_all(&[command]) == [Ok(Done::Applied)]).then_some(assignment)
     }
 
-    /// Agents start what is assigned and stop what is told to stop.
+    /// Agents start assigned tasks and stop tasks that are to stop.
     pub fn run_agents(&mut self) {
         let report_of = |(id, row): (TaskId, &Task)| {
             let observed = match row.state {
@@ -180,7 +180,7 @@ impl Cell {
         };
         let reports_by_machine: Vec<(MachineId, TaskReport)> =
             self.state.tasks().iter().filter_map(report_of).collect();
-        // Those who leave first: others may wait for them.
+        // Stopping tasks first: others may wait for them.
         let leaving =
             reports_by_machine.iter().filter(|(_, report)| report.what == Observed::Stopped);
         let starting =
@@ -192,7 +192,7 @@ impl Cell {
         }
     }
 
-    /// Places and starts everything that can be.
+    /// Places and starts all tasks that can be.
     pub fn place_and_start(&mut self) {
         self.run_agents();
         self.place_pending();

@@ -1,4 +1,4 @@
-//! Controllers on a cell whose scheduler and agents do as they should, and on some where they do
+//! Controllers on a cell whose scheduler and agents work as they should, and on some where they do
 //! not.
 
 use super::testing::{Cell, all, job, key, machine, name};
@@ -36,12 +36,13 @@ fn is_open(cell: &Cell, job: &str) -> bool {
     cell.state.jobs().get(id).unwrap().update.is_some()
 }
 
-/// Runs controllers, agents and scheduler until the controllers rest; the number of steps. Nothing
-/// may be refused, and the jobs named may never have more tasks down than said.
+/// Runs controllers, agents and scheduler until the controllers issue nothing more; returns the
+/// number of steps. No command may be rejected, and the jobs in `budgets` may never have more tasks
+/// down than that.
 fn run(cell: &mut Cell, budgets: &[(&str, u32)]) -> u32 {
     for steps in 0..200 {
-        let answered = cell.control();
-        for (command, verdict) in &answered {
+        let verdicts = cell.control();
+        for (command, verdict) in &verdicts {
             assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
         }
         for (job, max_down) in budgets {
@@ -51,7 +52,7 @@ fn run(cell: &mut Cell, budgets: &[(&str, u32)]) -> u32 {
                 cell.missing_tasks(job)
             );
         }
-        if answered.is_empty() {
+        if verdicts.is_empty() {
             return steps;
         }
         cell.place_and_start();
@@ -132,8 +133,8 @@ fn open_updates_take_turns() {
         cell.ok(update(new_program(&spec)));
     }
     (0..3).for_each(|_| drop(cell.control()));
-    let begun = (0..5).filter(|n| versions(&cell, &format!("j{n}"), 5).contains(&2)).count();
-    assert_eq!(begun, 5);
+    let started = (0..5).filter(|n| versions(&cell, &format!("j{n}"), 5).contains(&2)).count();
+    assert_eq!(started, 5);
 }
 
 #[test]
@@ -170,8 +171,8 @@ fn a_drain_with_nowhere_to_go_keeps_to_the_budget_and_rests() {
     assert_eq!((issued, cell.missing_tasks("jfoo")), (1, 1));
 }
 
-/// Steps a second apart until machine `m0` is empty; when tasks were told to leave it. Nothing may
-/// be refused.
+/// Steps a second apart until machine `m0` is empty; returns when tasks were evicted from it. No
+/// command may be rejected.
 fn leaving_times(cell: &mut Cell) -> Vec<u64> {
     let mut times = Vec::new();
     for _ in 0..100 {
@@ -201,8 +202,8 @@ fn a_drain_takes_as_many_in_a_span_as_the_job_allows_and_goes_on_then() {
     let times = leaving_times(&mut cell);
     assert_eq!(times.len(), 6);
     for pair in times.windows(3) {
-        let apart = pair[2] - pair[0];
-        assert!((EVERY..EVERY + 2000).contains(&apart), "neither early nor late: {times:?}");
+        let interval = pair[2] - pair[0];
+        assert!((EVERY..EVERY + 2000).contains(&interval), "neither early nor late: {times:?}");
     }
     assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
@@ -280,19 +281,19 @@ fn a_machine_that_holds_too_much_sheds_what_it_must() {
     let spec = JobSpec { max_down: Some(0), ..job("jfoo", 10) };
     let mut cell = running(1, &spec);
     cell.ok(Command::UpdateMachine { spec: machine(0, 75), expect: None });
-    let answered = cell.control();
+    let verdicts = cell.control();
     let cause = |(command, _): &(Command, Verdict)| match command {
         Command::Evict { cause, .. } => *cause,
         other => panic!("{other:?}"),
     };
-    let causes: Vec<EvictCause> = answered.iter().map(cause).collect();
+    let causes: Vec<EvictCause> = verdicts.iter().map(cause).collect();
     assert_eq!(causes, [EvictCause::OverCommit; 3]);
-    assert!(answered.iter().all(|(_, verdict)| *verdict == Ok(Done::Applied)));
+    assert!(verdicts.iter().all(|(_, verdict)| *verdict == Ok(Done::Applied)));
     assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
     assert_eq!(cell.control().len(), 0);
 }
 
-/// What the agent of `m0` says in one life of its machine.
+/// The report of the agent of `m0` in one incarnation of its machine.
 fn report_pressure(cell: &Cell, request_count: u32) -> Command {
     let machine = MachineId(0);
     let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
@@ -309,9 +310,9 @@ fn a_machine_that_is_short_gives_one_task_away_each_time_it_asks() {
     assert_eq!(on_m0(&cell), 3, "the first machine is filled first");
     for (request_number, left) in [(1, 2), (2, 1), (3, 0)] {
         cell.ok(report_pressure(&cell, request_number));
-        let answered = cell.control();
-        let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &answered[..] else {
-            panic!("{answered:?}")
+        let verdicts = cell.control();
+        let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &verdicts[..] else {
+            panic!("{verdicts:?}")
         };
         assert_eq!(*cause, EvictCause::Relief(Dimension::Cpu));
         assert_eq!(cell.control(), [], "before it asks again");
@@ -359,7 +360,7 @@ fn a_slot_fires_once_over_any_number_of_leaders() {
     let slot = Time(70 * MINUTE);
     let fire = cellwright_cell::cron::Command::Fire { cron: key("tick"), slot };
     assert_eq!(before, [Command::from(fire)]);
-    // Another leader sees the same state and decides the same; the log takes both.
+    // Another leader sees the same state and decides the same; the log accepts both.
     cell.controllers = Controllers::default();
     let after = cell.decide();
     let verdicts = cell.apply_all(&[before, after].concat());
@@ -388,7 +389,7 @@ fn expiry_is_asked_for_when_something_is_due() {
     cell.now = 10_000;
     assert_eq!(cell.control(), [(Command::Expire, Ok(Done::Applied))]);
     assert_eq!(cell.control(), [], "what was due is gone");
-    // Rarely, for what cannot be seen from here.
+    // Rarely, for windows that cannot be seen from here.
     cell.now += cell.settings.expire_every.0;
     assert_eq!(cell.control(), [(Command::Expire, Ok(Done::Unchanged))]);
     assert_eq!(cell.control(), []);
@@ -438,17 +439,17 @@ fn a_refused_command_is_not_asked_for_at_every_step() {
     for _ in 0..64 {
         let commands = cell.decide();
         issued += commands.len();
-        // The drain was called off between the look and the log.
+        // The drain was called off after the controller's decision and before the log.
         let called_off = Command::StopDrain { name: name("m0"), expect: None };
         let verdicts = cell.try_all(&[vec![called_off], commands].concat());
         cell.controllers.on_verdicts(&verdicts[1..]);
     }
-    // Nine tasks, each asked for at rounds apart by 4, 8, 16 and so on.
+    // Nine tasks, each requested in rounds that are 4, 8, 16 and so on apart.
     assert!(issued <= 9 * 5, "{issued} commands in 64 steps");
     assert!(issued >= 9, "they are asked for again");
 }
 
-/// What people and the world do to a cell.
+/// An action of users or of the environment on a cell.
 #[derive(Clone, Debug)]
 enum Action {
     Drain(u32),
@@ -491,11 +492,11 @@ fn apply_action(cell: &mut Cell, action: &Action, generation: u32) {
             Command::UpdateMachine { spec: machine(*number, 40), expect: None }
         }
     };
-    // Some are refused: an update that is still open, an undo of none.
+    // Some are rejected: an update that is still open, an undo without one.
     drop(cell.apply_all(&[command]));
 }
 
-/// Everything that was asked of the cell has been done, or cannot be.
+/// Everything requested of the cell has been done, or cannot be.
 fn check_settled(cell: &Cell) {
     for (id, row) in cell.state.jobs().iter() {
         let outdated = row.tasks.iter().filter_map(|task| cell.state.tasks().get(*task));
@@ -519,15 +520,15 @@ fn check_settled(cell: &Cell) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever happens: no command of a controller is refused while nobody interferes, and the
-    /// controllers come to rest with everything done.
+    /// Whatever happens: no command of a controller is rejected while nothing interferes, and the
+    /// controllers settle with everything done.
     #[test]
-    fn controllers_finish_what_was_begun(deeds in prop::collection::vec(action(), 1..12)) {
+    fn controllers_finish_what_was_begun(actions in prop::collection::vec(action(), 1..12)) {
         let mut cell = Cell::with_machines(6);
         (0..3).for_each(|number| cell.submit(&spec_of(number, 0)));
         cell.place_and_start();
-        for (generation, deed) in (1u32..).zip(&deeds) {
-            apply_action(&mut cell, deed, generation);
+        for (generation, action) in (1u32..).zip(&actions) {
+            apply_action(&mut cell, action, generation);
             for (command, verdict) in cell.control() {
                 prop_assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
             }

@@ -1,12 +1,12 @@
-//! Rolling updates forward (B7): the next tasks of each open update are told to take the new spec,
-//! as many at once as the job's disruption budget allows. A job without a budget rolls in waves of
-//! a part of its tasks: its owner set no bound, and still does not expect all of it to vanish at
-//! once. Tasks of the new version that do not come up stay down and use up the budget, so a bad
-//! update stops by itself and waits for its owner.
+//! The update controller: rolls updates out (B7). The next tasks of each open update are moved to
+//! the new spec, as many at once as the job's disruption budget allows. A job without a budget
+//! rolls in waves of a part of its tasks: its owner set no bound, and still does not expect all of
+//! it to vanish at once. Tasks of the new version that do not come up stay down and use up the
+//! budget, so a bad update stops by itself and waits for its owner.
 //!
 //! An update stays open until its owner closes it, because until then it can be undone. One that
 //! was undone and has rolled all the way back is closed here: there is nothing left to return to,
-//! and it would keep the next update waiting.
+//! and it would block the next update.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct RollingUpdate {
     open: Sweep<JobId>,
-    /// Index of the task to look at next, by job.
+    /// Index of the next task to check, by job.
     next_task: BTreeMap<JobId, usize>,
 }
 
@@ -82,8 +82,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Steps up to `share` tasks, looking at `rows_left` of them, from `next_task` on; how many were looked
-    /// at.
+    /// Steps up to `share` tasks, checking `rows_left` of them, from `next` on; returns how many
+    /// were checked.
     fn steps(
         &self,
         next: &mut usize,
@@ -115,7 +115,7 @@ impl<'a> Rollout<'a> {
     fn step(&self, row: &Task, id: cellwright_cell::id::TaskId, draft: &mut CommandDraft<'_>) {
         let step = Command::StepUpdate { job: self.key.clone(), index: row.index };
         let limit = self.job.spec().max_update_disruptions;
-        // Beyond its bound of disruptions an update only takes note of those it leaves alone.
+        // Beyond its bound of disruptions an update only records the tasks that it skips.
         let notes_only = limit.is_some_and(|most| self.update.disruptions >= most);
         let free = row.state != TaskState::Running || notes_only;
         let state = self.view.state;
@@ -124,8 +124,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// What bounds jobs without a budget. Jobs inside an alloc that restarts with its set have
-    /// nothing to do with this update, and their own budgets alone count.
+    /// The bound for jobs without a budget. Jobs inside an alloc that restarts with its set have
+    /// nothing to do with this update, and only their own budgets count.
     fn wave(&self, job: JobId) -> Option<u32> {
         let count = u64::from(self.job.spec().count);
         let part = count * u64::from(self.view.settings.wave_permille) / 1000;

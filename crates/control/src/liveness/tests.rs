@@ -18,7 +18,7 @@ const CONFIG: LivenessConfig = LivenessConfig {
     check_interval: Span(500),
 };
 
-/// Everybody polled through shard 1, once a second.
+/// All machines polled through shard 1, once a second.
 struct World {
     cell: Cell,
     liveness: Liveness,
@@ -31,7 +31,8 @@ impl World {
         World { cell: Cell::with_machines(machines), liveness, at: 0 }
     }
 
-    /// A second passes in which only `speaking` are heard; what the leader decides is done.
+    /// A second passes in which only the machines `speaking` send heartbeats; the leader's decision
+    /// is carried out.
     fn second(&mut self, speaking: impl Fn(u32) -> bool, shard_speaks: bool) -> LivenessDecision {
         self.at += 1_000;
         let at = Span(self.at);
@@ -49,7 +50,7 @@ impl World {
         decision
     }
 
-    /// When which machines were declared down, in seconds from here.
+    /// When which machines are declared down, in seconds from here.
     fn run(&mut self, seconds: u64, speaking: impl Fn(u32) -> bool) -> Vec<(u64, u32)> {
         let mut declared = Vec::new();
         for second in 1..=seconds {
@@ -70,7 +71,7 @@ fn a_machine_silent_for_several_polls_is_declared_down_once() {
 #[test]
 fn a_new_leader_gives_everyone_the_full_time_and_the_time_to_redial() {
     let mut world = World::new(5);
-    // The first step, at 1 s, is when this leader first looked.
+    // The first step, at 1 s, is the leader's first check.
     assert_eq!(world.run(60, |machine| machine != 3), [(42, 3)]);
 }
 
@@ -106,14 +107,14 @@ fn nothing_moves_when_more_than_half_are_silent() {
     }
     alarms.dedup();
     assert_eq!(alarms, [Alarm::MostMachinesSilent { silent: 6, up: 10 }]);
-    // The alarm stands until the next look.
+    // The alarm stays until the next check.
     let between = world.liveness.step(&world.cell.state, Span(world.at + 100));
     assert_eq!(between.alarms, alarms);
     // They come back, and all is as before.
     assert_eq!(world.second(|_| true, true), LivenessDecision::default());
 }
 
-/// Of those who were silent together, the first to be back do not make the others look dead.
+/// When machines were silent together, the return of the first does not make the others look dead.
 #[test]
 fn those_who_come_back_later_than_others_have_the_full_time_again() {
     let mut world = World::new(3);
@@ -126,7 +127,7 @@ fn those_who_come_back_later_than_others_have_the_full_time_again() {
     assert_eq!(world.run(60, |machine| machine <= 1), [(21, 2)]);
 }
 
-/// Polls come one after another, so those who are cut off at once fall silent one after another.
+/// Polls come one after another, so machines cut off at once fall silent one after another.
 #[test]
 fn nothing_moves_when_more_than_half_are_cut_off_between_their_polls() {
     let mut world = World::new(10);
@@ -141,7 +142,7 @@ fn nothing_moves_when_more_than_half_are_cut_off_between_their_polls() {
         alarms.extend(decision.alarms);
     }
     assert_eq!(alarms.last(), Some(&Alarm::MostMachinesSilent { silent: 6, up: 10 }));
-    // One poll short of silence is no reason to hold others who are as silent as can be.
+    // Machines one poll short of silence are no reason to spare others that are long silent.
     let mut world = World::new(10);
     world.run(10, |_| true);
     assert_eq!(world.run(22, |machine| machine > 0), [(21, 0)]);
@@ -186,7 +187,7 @@ fn a_cut_that_spreads_slowly_counts_as_one() {
     let decision = (0..30).map(|_| world.second(|machine| machine >= 6, true)).last().unwrap();
     let alarm = Alarm::MostMachinesSilent { silent: 6, up: 10 };
     assert_eq!((decision.down, decision.alarms), (vec![], vec![alarm]));
-    // What was declared long ago is no longer part of the same trouble.
+    // Machines declared down long ago are no longer part of the same incident.
     assert_eq!(world.run(60, |machine| machine >= 6).len(), 2);
 }
 
@@ -221,21 +222,21 @@ fn a_declaration_without_effect_is_repeated_after_a_while() {
     assert_eq!(retries, [(21, 3), (24, 3), (27, 3), (30, 3)]);
 }
 
-/// What befalls the cell in a stretch of seconds.
+/// What happens to the cell in a phase of some seconds.
 #[derive(Clone, Debug)]
 struct TestPhase {
     seconds: u64,
     /// Machine n is silent when the bit is set.
     silent: u32,
     shard_speaks: bool,
-    /// Whether the log takes what the leader decides.
+    /// Whether the log accepts the leader's decisions.
     log_works: bool,
 }
 
 fn stretch() -> impl Strategy<Value = TestPhase> {
     let silent = prop_oneof![Just(0), any::<u32>(), any::<u32>().prop_map(|bits| bits & 0x1249)];
-    let speaks = prop::bool::weighted(0.8);
-    (1..40u64, silent, speaks, prop::bool::weighted(0.9)).prop_map(
+    let shard_speaks = prop::bool::weighted(0.8);
+    (1..40u64, silent, shard_speaks, prop::bool::weighted(0.9)).prop_map(
         |(seconds, silent, shard_speaks, log_works)| TestPhase {
             seconds,
             silent,
@@ -245,10 +246,10 @@ fn stretch() -> impl Strategy<Value = TestPhase> {
     )
 }
 
-/// Keeps its own, simpler books and compares.
+/// Keeps its own, simpler record and compares.
 struct Auditor {
     last_heard: Vec<u64>,
-    /// Machines declared beyond what time has earned since; in thousandths.
+    /// Declarations beyond what the rate limit has earned since; in thousandths of a machine.
     bucket: u64,
 }
 
@@ -281,24 +282,24 @@ proptest! {
         let mut auditor = Auditor { last_heard: vec![1_000; machines as usize], bucket: 0 };
         for TestPhase { seconds, silent, shard_speaks, log_works } in history {
             for _ in 0..seconds {
-                let speaks = |machine: u32| shard_speaks && silent >> machine & 1 == 0;
+                let is_heard = |machine: u32| shard_speaks && silent >> machine & 1 == 0;
                 let at = world.at + 1_000;
                 let before = world.cell.state.clone();
                 let row = |machine: usize| before.machines().get(MachineId(machine as u32));
                 let is_up = |machine| row(machine).unwrap().status == MachineStatus::Up;
                 let was_up: Vec<bool> = (0..machines as usize).map(is_up).collect();
-                for machine in (0..machines).filter(|machine| speaks(*machine)) {
+                for machine in (0..machines).filter(|machine| is_heard(*machine)) {
                     auditor.last_heard[machine as usize] = at;
                 }
-                let down = world.second(speaks, shard_speaks).down;
+                let down = world.second(is_heard, shard_speaks).down;
                 auditor.check(&world, &was_up, &down);
                 if !log_works {
                     world.cell.state = before;
                 }
-                for machine in (0..machines).filter(|machine| speaks(*machine)) {
+                for machine in (0..machines).filter(|machine| is_heard(*machine)) {
                     if !was_up[machine as usize] {
                         world.cell.up(machine);
-                        // The leader sees it up at its next look.
+                        // The leader sees it up at its next check.
                         auditor.last_heard[machine as usize] = at + 1_000;
                     }
                 }

@@ -1,11 +1,11 @@
-//! What the listener asks of a running master: who a caller is, by the state as this replica has
-//! it, and a line in the audit log for whoever is turned away, or a number for many.
+//! Authenticates callers against the state of a running master: who a caller is, by this replica's
+//! copy of the state, and an audit line for every rejected request, or a count for many.
 //!
 //! The state may lag behind on a follower: a token revoked a moment ago may be accepted there.
-//! Everything that changes the cell is judged again by the leader. But nobody is refused for what a
-//! replica does not know before the replica has caught up with all that was acknowledged when it
-//! was asked, as its leader confirms. One that joins, was removed or is cut off cannot: it says
-//! that it is not ready, and clients ask another.
+//! Everything that changes the cell is authorised again by the leader. But no caller is rejected
+//! for what a replica does not know before the replica has caught up with all that was acknowledged
+//! when the request came, as its leader confirms. A replica that joins, was removed or is cut off
+//! cannot catch up: it answers that it is not ready, and clients try another.
 
 use super::caller::{ClockTimes, PresentedCredentials, Unauthenticated, authenticate};
 use super::listener::{Authenticator, ConnInfo};
@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks for what was only counted.
+/// Interval of writing the counted rejections to the audit log.
 const REJECTION_FLUSH_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct MasterAuthenticator {
@@ -29,12 +29,12 @@ pub struct MasterAuthenticator {
     pub clock: Arc<dyn Clock>,
     pub audit: Arc<AuditLog>,
     pub rejections: RejectionAuditLimiter,
-    /// Of the token of a `--dev` master.
+    /// Hash of a `--dev` master's token.
     pub dev_token: Option<SecretHash>,
 }
 
 impl MasterAuthenticator {
-    /// Takes down what was only counted, for as long as the master runs.
+    /// Writes counted rejections to the audit log, for as long as the master runs.
     pub async fn run_rejection_flush(self: Arc<Self>) {
         loop {
             tokio::time::sleep(REJECTION_FLUSH_INTERVAL).await;
@@ -74,7 +74,7 @@ impl Authenticator for MasterAuthenticator {
 
     fn catch_up(&self) -> BoxFuture<'_, bool> {
         Box::pin(async {
-            // One that knows that it is behind does not wait for others to say so.
+            // A replica that knows that it is behind need not ask the leader.
             self.handle.is_current() && self.handle.replica().confirm_current().await.is_ok()
         })
     }
@@ -85,7 +85,7 @@ impl Authenticator for MasterAuthenticator {
 
     fn record_rejected(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
         let wall = self.clock.wall_time();
-        // Let in by the handshake and not any more: this clock jumped ahead since.
+        // The handshake accepted it and it has expired now: this clock has jumped ahead since.
         if let Some(holder) = connection.holder.as_ref().filter(|holder| holder.is_expired(wall)) {
             self.handle.local_rejected_polls().note_expired_certificate(holder, wall);
         }

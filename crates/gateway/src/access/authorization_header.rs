@@ -1,16 +1,16 @@
-//! What a request shows of who asks: its `Authorization`, or what stands for it where a page cannot
-//! set one. A page that opens a WebSocket chooses nothing of the request but the protocols it
+//! The credentials in a request: its `Authorization` header, or its substitute where a page cannot
+//! set one. A page that opens a WebSocket controls nothing of the request but the protocols it
 //! offers, so a token comes as one more of them: `cell-token.<id>.<secret>`.
 //!
-//! Rejected: a token in the address, which is written to logs on the way; and a cookie, which a
-//! browser sends for pages that nobody meant it for.
+//! Rejected: a token in the URL, which is written to logs on the way; and a cookie, which a browser
+//! also sends for foreign pages.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
-/// How the protocol that is a token begins.
+/// Prefix of the protocol that carries a token.
 pub const TOKEN_PROTOCOL: &str = "cell-token.";
 
-/// Takes it out of the headers: handlers never see the secret.
+/// Removes it from the headers: handlers never see the secret.
 pub fn take_authorization(headers: &mut HeaderMap) -> Option<HeaderValue> {
     let offered = take_from_websocket_protocols(headers);
     headers.remove(header::AUTHORIZATION).or(offered)
@@ -18,7 +18,7 @@ pub fn take_authorization(headers: &mut HeaderMap) -> Option<HeaderValue> {
 
 fn take_from_websocket_protocols(headers: &mut HeaderMap) -> Option<HeaderValue> {
     let all = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
-    // What is no text is no protocol of ours.
+    // A value that is not text is not one of our protocols.
     let texts: Vec<&str> = all.filter_map(|value| value.to_str().ok()).collect();
     let offered = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
     let (tokens, others): (Vec<&str>, Vec<&str>) =

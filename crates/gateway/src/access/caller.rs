@@ -1,14 +1,14 @@
-//! From what a request shows to who is asking. Pure, exact, and closed: whatever is not one of the
-//! four ways below is refused.
+//! Authentication: from the credentials in a request to a [`Caller`]. Pure, exact, and closed: a
+//! request that is not one of the cases below is rejected.
 //!
 //! 1. A certificate of this cell names the part, or a user the cell still knows.
-//! 2. A bearer token `<id>.<secret>` names its user.
-//! 3. The token of a `--dev` master on loopback, which lies in a file of its account:
+//! 2. A bearer token `<id>.<secret>` identifies its user.
+//! 3. The token of a `--dev` master on loopback, which is stored in a file of its account:
 //!    [`Caller::Operator`].
-//! 4. Nothing at all: refused.
+//! 4. No credentials: rejected.
 //!
-//! A request that shows both a certificate and a token is refused too: whichever of the two were
-//! preferred, somebody would expect the other.
+//! A request with both a certificate and a token is rejected too: whichever of the two were
+//! preferred, some caller would expect the other.
 
 use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
@@ -19,7 +19,7 @@ use cellwright_identity::secret::sha256;
 use cellwright_identity::spiffe::Part;
 use cellwright_master::handle::Caller;
 
-/// Both times at one instant: certificates are of the world, tokens of the log.
+/// The present by both clocks: certificates are checked by wall time, tokens by log time.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockTimes {
     pub wall: Time,
@@ -27,25 +27,25 @@ pub struct ClockTimes {
 }
 
 impl From<Time> for ClockTimes {
-    /// A clock that is right.
+    /// Both times equal, for a clock that is right.
     fn from(now: Time) -> ClockTimes {
         ClockTimes { wall: now, log: now }
     }
 }
 
-/// What one request shows.
+/// The credentials presented with one request.
 #[derive(Clone, Copy)]
 pub struct PresentedCredentials<'a> {
     /// From the certificate the connection was opened with; the handshake has verified it.
     pub holder: Option<&'a CertificateHolder>,
     /// The `Authorization` header.
     pub authorization: Option<&'a [u8]>,
-    /// Of the token of a `--dev` master, where the listener is one, on loopback.
+    /// Hash of a `--dev` master's token, where the listener is one, on loopback.
     pub dev_token: Option<&'a SecretHash>,
 }
 
-/// Why nobody is known to ask. A token that is wrong, expired, or was never made looks the same
-/// from outside.
+/// Why a request is not authenticated. A token that is wrong, expired, or was never made looks the
+/// same from outside.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthenticated {
     #[error("the request shows neither a certificate nor a token")]
@@ -73,11 +73,11 @@ pub enum Unauthenticated {
     ReplicaBehind,
 }
 
-/// What a part that was sent away is told, for programs.
+/// The reason code for a part whose certificates were revoked.
 pub const REVOKED: &str = "dismissed";
 
 impl Unauthenticated {
-    /// Stable text for programs and the audit log.
+    /// Stable code for programs and the audit log.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -95,9 +95,9 @@ impl Unauthenticated {
 }
 
 impl Unauthenticated {
-    /// Whether it follows from what the replica knows of the cell and not from the request alone:
-    /// one that is behind may be wrong about it. A replica that was sent away is told so by whoever
-    /// knows, for it may have nobody else to hear it from.
+    /// Whether it depends on the replica's copy of the state and not on the request alone: a
+    /// replica that is behind may be wrong about it. A revoked replica is told so by any replica
+    /// that knows, since there may be no other from which it can learn it.
     #[must_use]
     pub fn depends_on_state(&self) -> bool {
         match self {
@@ -108,10 +108,10 @@ impl Unauthenticated {
     }
 }
 
-/// Who asks.
+/// Authenticates a request.
 ///
 /// # Errors
-/// Why that is not known.
+/// Why it is not authenticated.
 pub fn authenticate(
     presented: PresentedCredentials<'_>,
     cell: &Name,
@@ -143,7 +143,7 @@ fn by_certificate(
         let found = holder.identity.cell.clone();
         return Err(Unauthenticated::OtherCell { found, cell: cell.clone() });
     }
-    // The handshake looked at this too, but connections live for days.
+    // The handshake checked this too, but connections live for days.
     if holder.is_expired(now) {
         return Err(Unauthenticated::CertificateExpired);
     }
@@ -162,7 +162,7 @@ fn by_certificate(
     })
 }
 
-/// Whether this is the token that the account of a `--dev` master can read.
+/// Whether the header has the token of a `--dev` master, which only its account can read.
 fn is_dev_token(header: &[u8], dev_token: &SecretHash) -> bool {
     let text = std::str::from_utf8(header).ok().and_then(|text| text.split_once(' '));
     text.is_some_and(|(scheme, token)| {
@@ -179,7 +179,7 @@ fn bearer(header: &[u8]) -> Option<(Name, &str)> {
     Some((Name::new(id).ok()?, secret)).filter(|_| is_whole)
 }
 
-/// Which token an `Authorization` header shows; nothing of its secret.
+/// The id of the token in an `Authorization` header; nothing of its secret.
 #[must_use]
 pub fn token_id(header: &[u8]) -> Option<Name> {
     bearer(header).map(|(id, _)| id)
@@ -195,13 +195,13 @@ fn by_token(header: &[u8], state: &State, now: Time) -> Result<Caller, Unauthent
         TokenKind::UserToken { user } if state.user_named(user).is_some() => {
             Ok(Caller::User(user.clone()))
         }
-        // A join token opens one door, and this is not it.
+        // A join token is only for joining.
         _ => Err(Unauthenticated::TokenNotAccepted),
     }
 }
 
-/// Whether the part was sent away. An agent that was is still let in to poll, for only there does
-/// it hear that its tasks are to end.
+/// Whether the part was revoked. A revoked agent is still admitted to poll, because the polls tell
+/// it that its tasks are to end.
 #[must_use]
 pub fn is_revoked(part: &Part, state: &State) -> bool {
     match part {
@@ -212,9 +212,8 @@ pub fn is_revoked(part: &Part, state: &State) -> bool {
     }
 }
 
-/// Whether a part that holds a certificate may have the next one. An agent whose machine was
-/// removed, a part that was sent away, or a user who is gone, keeps what it holds for the rest of
-/// its day and no longer.
+/// Whether a part may renew its certificate. An agent whose machine was removed, a part that was
+/// revoked, or a user that was deleted keeps its certificate for the rest of its day and no longer.
 #[must_use]
 pub fn may_renew(part: &Part, state: &State) -> bool {
     match part {

@@ -1,27 +1,25 @@
-//! Joining and renewing: a signing request against a certificate.
+//! Joining and renewing: a signing request (CSR) is exchanged for a certificate.
 //!
 //! The order is the guarantee: the token's use goes through the log first, and only a use that was
-//! committed is answered with a certificate. A second request with the same token meets a refusal
-//! on whichever replica leads then.
+//! committed is answered with a certificate. A second request with the same token is rejected by
+//! whichever replica leads then.
 //!
-//! Should the answer be lost on the way, or come so late that the joiner was told that nobody knows
-//! (a leader without a majority may commit the use when it has one again), the joiner asks once
-//! more with the same signing request. Its use is the same request to the log, by its number, and
-//! gets its first answer again: a certificate for a key that only the joiner has, so a thief with
-//! the token and another key is refused as ever.
+//! Should the answer be lost on the way, or the outcome be unknown to the joiner (a leader without
+//! a majority may commit the use when it has one again), the joiner retries with the same signing
+//! request. Its use has the same request number in the log, and gets its first answer again: a
+//! certificate for a key that only the joiner has, so a thief with the token and another key is
+//! rejected as before.
 //!
-//! A replica is given more: with its certificate it may have the authority's key, with which all
-//! others are made. So it waits, its fingerprint in the log, until somebody who may manage users
-//! has compared that with what the newcomer itself shows, and asks again meanwhile. The
-//! authority's key
-//! is given only over a connection that shows the certificate of the confirmed key
-//! ([`authority_for`]): neither the token nor anything that was sent before gets it.
+//! A replica is given more: with its certificate it may have the authority's key, which signs all
+//! others. So it waits, its fingerprint in the log, until a user who may manage users has compared
+//! that with the one the new replica prints, and retries meanwhile. The authority's key is given
+//! only over a connection that presents the certificate of the confirmed key ([`authority_for`]):
+//! neither the token nor anything that was sent before is enough.
 //!
-//! What the cell knows of the token decides, not what its text claims: the name in the state, the
-//! name in the text and the name in the signing request must be one.
+//! The cell's record of the token decides, not what its text claims: the name in the state, the
+//! name in the text and the name in the signing request must be the same.
 
 use super::caller::{ClockTimes, may_renew};
-use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::command::{Actor, Command, RequestId, Verdict};
 use cellwright_cell::credential::{
     AccessToken, InvalidTokenReason, KeyFingerprint, MAX_ADDRESS, ReplicaJoinRequest, SecretHash,
@@ -45,8 +43,6 @@ use cellwright_identity::task_identity::{TaskIdentityAnswer, TaskIdentityRequest
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("protocol {found} is not spoken here; allowed: {PROTOCOL}")]
-    Protocol { found: u32 },
     #[error(transparent)]
     Token(#[from] EnrollError),
     #[error("the join token is not known here; it may have expired")]
@@ -55,10 +51,10 @@ pub enum JoinError {
     InvalidToken(InvalidTokenReason),
     #[error("the signing request: {0}")]
     Request(AuthorityError),
-    #[error("the signing request asks for {asked}; the token is for {bound}")]
-    NameMismatch { asked: Part, bound: Part },
-    #[error("the signing request asks for {asked}; the connection shows {shown}")]
-    IdentityMismatch { asked: Identity, shown: Identity },
+    #[error("the signing request asks for {requested}; the token is for {bound}")]
+    NameMismatch { requested: Part, bound: Part },
+    #[error("the signing request asks for {requested}; the connection shows {presented}")]
+    IdentityMismatch { requested: Identity, presented: Identity },
     #[error("{part} is not part of the cell any more")]
     NotPartOfCell { part: Part },
     #[error("attempt {attempt} of task {} is not placed on {machine}", task.0)]
@@ -73,31 +69,31 @@ pub enum JoinError {
     Signing(AuthorityError),
 }
 
-/// A request that is in order; what is missing is the committed use of its token.
+/// A valid request; what is missing is the committed use of its token.
 pub struct Admission {
-    /// To be committed before [`AdmissionQueue::answer`]; nothing for a replica that asks again.
+    /// The command to commit before [`Admission::answer`]; `None` for a replica that asks
+    /// again.
     pub command: Option<Command>,
-    /// The number of that request, the same each time the joiner asks.
+    /// The number of the request, the same each time the joiner retries.
     pub id: RequestId,
     part: Part,
     request: SigningRequest,
-    /// Of a replica: until when it waits for an operator, and that one has confirmed it.
+    /// Of a replica: until when it waits for an operator, and whether it is confirmed.
     until: Time,
     confirmed: bool,
 }
 
 impl Admission {
-    /// Everything that can be judged before the log is asked. `now`: by the log.
+    /// Checks everything that can be checked before the log. `now`: log time.
     ///
     /// # Errors
-    /// Why the request is refused.
+    /// Why the request is rejected.
     pub fn check(
         request: &JoinRequest,
         address: &str,
         state: &State,
         now: Time,
     ) -> Result<Admission, JoinError> {
-        check_protocol(request.protocol)?;
         let token = JoinToken::parse(request.token.expose())?;
         let id = Name::new(&token.id).map_err(|_| JoinError::Unknown)?;
         let secret_hash = SecretHash(token.secret.hash());
@@ -118,9 +114,9 @@ impl Admission {
         };
         let signing =
             SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
-        // The cell in the request is not looked at: the joiner has yet to learn its name.
+        // The cell in the request is not checked: the joiner has yet to learn its name.
         if signing.identity.part != part || token.part() != part {
-            return Err(JoinError::NameMismatch { asked: signing.identity.part, bound: part });
+            return Err(JoinError::NameMismatch { requested: signing.identity.part, bound: part });
         }
         let number = request_number(&id, &request.signing_request);
         let key = signing.key_fingerprint();
@@ -132,8 +128,8 @@ impl Admission {
         let is_again = known.is_some_and(|waiting| waiting.who.key == key);
         let confirmed = is_again && known.is_some_and(|waiting| waiting.confirmed);
         let command = Command::UseJoinToken { id, secret_hash, newcomer };
-        // Not left to the log: whoever has a used token could write to it without end, and push
-        // out what is remembered of honest joiners.
+        // Checked here and not by the log: the holder of a used token could write to the log
+        // without end, and push the records of honest joiners out of the window.
         if is_used && !is_again && !has_used(state, number, &command) {
             return Err(JoinError::InvalidToken(InvalidTokenReason::Used));
         }
@@ -141,10 +137,11 @@ impl Admission {
         Ok(Admission { command, id: number, part, request: signing, until, confirmed })
     }
 
-    /// The answer, once the log has given its verdict on [`AdmissionQueue::command`], if there is one.
+    /// The answer, once the log has given its verdict on [`Admission::command`], if there is
+    /// one.
     ///
     /// # Errors
-    /// When the token's use was refused, or signing fails.
+    /// When the token's use was rejected, or signing fails.
     pub fn answer(
         self,
         used: Option<Verdict>,
@@ -168,19 +165,17 @@ impl Admission {
     }
 }
 
-/// The authority's key, for a replica that an operator has confirmed, and whose connection shows
-/// that it has the confirmed key. Whose it is, for the audit log.
+/// The authority's key, for a replica that an operator has confirmed, and whose connection proves
+/// that it has the confirmed key; with the replica's name, for the audit log.
 ///
 /// # Errors
-/// Why it is refused.
+/// Why it is rejected.
 pub fn authority_for(
-    protocol: u32,
     holder: &CertificateHolder,
     authority: &Authority,
     state: &State,
     now: impl Into<ClockTimes>,
 ) -> Result<(String, AuthorityAnswer), JoinError> {
-    check_protocol(protocol)?;
     let now = now.into();
     if holder.is_expired(now.wall) {
         return Err(JoinError::Expired);
@@ -203,9 +198,9 @@ pub fn authority_for(
     Ok((format!("{name} with key {}", holder.key), AuthorityAnswer { authority_key }))
 }
 
-/// Whether it was this very request that used its token.
+/// Whether this very request used its token.
 fn has_used(state: &State, number: RequestId, command: &Command) -> bool {
-    // By whichever replica led then.
+    // By the replica that led at the time.
     let masters = state.windows().per_actor().map(|(actor, _)| actor);
     let mut masters = masters.filter(|actor| matches!(actor, Actor::Replica(_)));
     let used = |by: &Actor| {
@@ -215,7 +210,7 @@ fn has_used(state: &State, number: RequestId, command: &Command) -> bool {
     masters.any(used)
 }
 
-/// Half of a strong hash, so that nobody finds another signing request with the same number.
+/// Half of a strong hash, so that no other signing request with the same number can be found.
 fn request_number(token: &Name, signing_request: &str) -> RequestId {
     let hash = sha256(format!("{token}\0{signing_request}").as_bytes());
     let word_at = |at: usize| {
@@ -224,20 +219,18 @@ fn request_number(token: &Name, signing_request: &str) -> RequestId {
     RequestId { client: word_at(0), sequence: word_at(8) }
 }
 
-/// The next certificate for the holder of a good one. Any replica can answer: all hold the
+/// The next certificate for the holder of a valid one. Any replica can answer: all hold the
 /// authority.
 ///
 /// # Errors
-/// Why it is refused.
+/// Why it is rejected.
 pub fn renew(
-    protocol: u32,
     signing_request: &str,
     holder: &CertificateHolder,
     authority: &Authority,
     state: &State,
     now: impl Into<IssueTime>,
 ) -> Result<RenewAnswer, JoinError> {
-    check_protocol(protocol)?;
     let issued = now.into();
     if holder.is_expired(issued.wall) {
         return Err(JoinError::Expired);
@@ -245,7 +238,10 @@ pub fn renew(
     let request = SigningRequest::parse(signing_request).map_err(JoinError::Request)?;
     if request.identity != holder.identity || request.identity.cell != *authority.cell() {
         let identity = holder.identity.clone();
-        return Err(JoinError::IdentityMismatch { asked: request.identity, shown: identity });
+        return Err(JoinError::IdentityMismatch {
+            requested: request.identity,
+            presented: identity,
+        });
     }
     let part = &holder.identity.part;
     if !may_renew(part, state) {
@@ -255,10 +251,10 @@ pub fn renew(
 }
 
 /// The certificate of a task, for the agent of the machine that it is placed on. Any replica can
-/// answer; one that lags behind refuses, and is asked again.
+/// answer; one that lags behind rejects the request, and the agent retries.
 ///
 /// # Errors
-/// Why it is refused.
+/// Why it is rejected.
 pub fn certify_task(
     request: &TaskIdentityRequest,
     holder: &CertificateHolder,
@@ -267,7 +263,6 @@ pub fn certify_task(
     now: impl Into<IssueTime>,
     lifetime: Span,
 ) -> Result<TaskIdentityAnswer, JoinError> {
-    check_protocol(request.protocol)?;
     let issued = now.into();
     if holder.is_expired(issued.wall) {
         return Err(JoinError::Expired);
@@ -293,11 +288,7 @@ pub fn certify_task(
     })
 }
 
-fn check_protocol(found: u32) -> Result<(), JoinError> {
-    if found == PROTOCOL { Ok(()) } else { Err(JoinError::Protocol { found }) }
-}
-
-/// Only a master's hosts are certified: nobody else is a server.
+/// Only a master's certificate names hosts: no other part is identified by host name.
 fn issue_certificate(
     authority: &Authority,
     request: &SigningRequest,

@@ -1,17 +1,18 @@
-//! The accept loop: from a TCP connection to requests that say who asks.
+//! The accept loop: from a TCP connection to authenticated requests.
 //!
-//! Every cost that a stranger can cause is bounded here, before any handler runs: connections in
-//! all, the time and the number of those of which nobody knows yet who they are, connections of one
-//! identity after that, the time of a handshake, the time to send a request's head, streams on a
-//! connection. The caller is worked out anew for each request, because a token comes with the
-//! request and a certificate may expire on an open connection; answers that go on for long ask
-//! again through their [`CallerProof`].
+//! Every cost that an unauthenticated client can cause is bounded here, before any handler runs:
+//! connections in all, the time and the number of unauthenticated connections, connections of one
+//! identity after authentication, the time of a handshake, the time to send a request's head,
+//! streams on a connection. The caller is authenticated anew for each request, because a token
+//! comes with the request and a certificate may expire on an open connection; long-lived answers
+//! check again through their [`CallerProof`].
 //!
 //! Plain TCP exists for `--dev` and only on loopback; the type of the listener says which it is,
-//! and [`Listener::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
-//! TLS nor a limit.
+//! and [`Listener::plain`] refuses any other address. Rejected: axum's own `serve`, which has
+//! neither TLS nor a connection limit.
 
 use super::caller::{Unauthenticated, token_id};
+use super::connection_auth::ConnectionAuth;
 use super::{authorization_header, request_origin};
 use crate::http::{error_response, is_of_console};
 use axum::Router;
@@ -28,55 +29,53 @@ use cellwright_identity::connection_limits::{
 use cellwright_identity::enroll::{CertificateHolder, JOIN_PATH};
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::handle::Caller;
-use cellwright_supervise::{catch_panic_async, failpoint, lock, note_handler_panic, spawn_request};
+use cellwright_supervise::{catch_panic_async, failpoint, note_handler_panic, spawn_request};
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// Requests at once on a connection without a certificate: nobody may ever be known to be there.
+/// Concurrent requests on a connection without a certificate: it may never authenticate.
 const MAX_UNAUTHENTICATED_STREAMS: u32 = 16;
 
-/// Bytes of an answer that wait for a reader on one connection or stream. The head of a request has
-/// to fit as well, with the longest address there is.
+/// Bytes of an answer that are buffered for a reader on one connection or stream. The head of a
+/// request, with the longest URL allowed, has to fit as well.
 const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// How long before its certificate expires a connection is closed.
 const CLOSE_BEFORE_EXPIRY: Span = Span::seconds(60);
 
-/// Bounds on what one listener takes on.
+/// Limits of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerLimits {
     pub handshake: Duration,
-    /// From the handshake to the first request of somebody who is known.
+    /// Time from the handshake to the first authenticated request.
     pub authentication: Duration,
-    /// Connections at once of which nobody knows yet who they are.
+    /// Unauthenticated connections at once.
     pub unauthenticated: usize,
-    /// Requests that may be turned away on a connection before it is closed.
+    /// Requests that may be rejected on a connection before it is closed.
     pub rejected_requests: u32,
     pub connections: usize,
-    /// Of one certificate's holder, or of one user by its tokens.
+    /// Connections of one certificate's holder, or of one user by its tokens.
     pub per_identity: usize,
-    /// Of one address, as long as no certificate was shown.
+    /// Connections of one address without a certificate.
     pub per_address: usize,
-    /// Requests at once on one HTTP/2 connection.
+    /// Concurrent requests on one HTTP/2 connection.
     pub streams: u32,
-    /// How long requests in flight may take once the listener stops.
+    /// Time that requests in flight may take once the listener stops.
     pub drain: Duration,
 }
 
@@ -97,18 +96,18 @@ impl Default for ListenerLimits {
     }
 }
 
-/// Who is on the other end of the connection that a request came by. An extension of every request.
+/// The peer of the connection that a request came by. An extension of every request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnInfo {
     pub remote: SocketAddr,
     /// From the client's certificate, verified against the authority.
     pub holder: Option<CertificateHolder>,
-    /// A plain `--dev` connection on loopback.
+    /// Whether it is a plain `--dev` connection on loopback.
     pub dev: bool,
 }
 
-/// Who asked and by what right, to be looked at again: what lasts longer than a request must end
-/// when a token is revoked. An extension of every request; shows nobody the secret it holds.
+/// The caller and its credentials, to be checked again: what lasts longer than a request must end
+/// when a token is revoked. An extension of every request; it does not expose the secret it holds.
 #[derive(Clone)]
 pub struct CallerProof {
     authenticator: Arc<dyn Authenticator>,
@@ -118,13 +117,13 @@ pub struct CallerProof {
 }
 
 impl CallerProof {
-    /// The token that was shown, by its id. What the caller makes with it does not outlive it.
+    /// The id of the presented token. Tokens that the caller makes with it do not outlive it.
     #[must_use]
     pub fn token(&self) -> Option<Name> {
         self.authorization.as_ref().and_then(|value| token_id(value.as_bytes()))
     }
 
-    /// Whether the same evidence still stands for the same caller.
+    /// Whether the same credentials still authenticate the same caller.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let authorization_bytes = self.authorization.as_ref().map(HeaderValue::as_bytes);
@@ -134,32 +133,32 @@ impl CallerProof {
     }
 }
 
-/// What the listener asks of the rest of the master.
+/// What the listener needs from the rest of the master.
 pub trait Authenticator: Send + Sync + 'static {
     /// # Errors
-    /// When it is not known who asks.
+    /// When the caller is not authenticated.
     fn authenticate(
         &self,
         connection: &ConnInfo,
         authorization: Option<&[u8]>,
     ) -> Result<Caller, Unauthenticated>;
 
-    /// Has this replica learn all that was acknowledged before now. Whether it has: where it has
-    /// not, [`Authenticator::authenticate`] may take for unknown whom the cell knows.
+    /// Waits until this replica has applied all that was acknowledged before now. Returns whether
+    /// it has: if not, [`Authenticator::authenticate`] may reject a caller that the cell knows.
     fn catch_up(&self) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(true))
     }
 
-    /// A request was turned away; for the audit log.
+    /// Records a rejected request in the audit log.
     fn record_rejected(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
 
-    /// The masters of the cell, for whoever is known; nothing where that is not certain.
+    /// The masters of the cell, for authenticated callers; `None` where they are not certain.
     fn masters(&self) -> Option<MasterList> {
         None
     }
 
-    /// Paths that anyone may ask for: liveness, joining, which checks its own token, and the files
-    /// of the console, which say nothing of the cell.
+    /// Paths that need no authentication: liveness, joining, which checks its own token, and the
+    /// files of the console, which contain no data of the cell.
     fn is_public(&self, path: &str) -> bool {
         matches!(path, "/healthz" | "/readyz" | JOIN_PATH) || is_of_console(path)
     }
@@ -179,7 +178,7 @@ impl Listener {
         Ok(Listener { listener, tls: Some(TlsAcceptor::from(config)) })
     }
 
-    /// For `--dev`: no encryption, and whoever shows its token is an administrator.
+    /// For `--dev`: no encryption, and a caller with its token is an administrator.
     ///
     /// # Errors
     /// When the address is not a loopback one, or cannot be bound.
@@ -194,15 +193,15 @@ impl Listener {
         Ok(Listener { listener: TcpListener::bind(address).await?, tls: None })
     }
 
-    /// The address bound, with the port that was chosen when 0 was asked for.
+    /// The bound address, with the actual port where 0 was requested.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done, then lets requests in flight end.
+    /// Serves until `stop` completes, then lets requests in flight end.
     pub async fn serve(
         self,
         router: Router,
@@ -233,7 +232,7 @@ impl Listener {
                     Ok((stream, remote)) if connections.len() < limits.connections => {
                         connections.spawn(context.clone().handle_connection(stream, remote));
                     }
-                    // Closing at once is all that can be afforded.
+                    // Closing at once is the cheapest reaction.
                     Ok((_, remote)) => tracing::warn!(%remote, "connection limit reached"),
                     Err(error) => back_off_after_accept_error(&error).await,
                 },
@@ -248,14 +247,15 @@ impl Listener {
     }
 }
 
-/// What goes wrong while an answer is on its way ends its connection, and is counted.
+/// An error while an answer is being sent ends its connection, and is counted.
 fn record_connection_end(result: Result<(), JoinError>) {
     if result.is_err_and(|error| error.is_panic()) {
         note_handler_panic();
     }
 }
 
-/// Out of file descriptors: an accept would fail again at once. Others fail with their connection.
+/// Out of file descriptors: an accept would fail again at once. Other errors end with their
+/// connection.
 async fn back_off_after_accept_error(error: &io::Error) {
     tracing::warn!(%error, "accept failed");
     let is_connection_error = matches!(
@@ -269,7 +269,7 @@ async fn back_off_after_accept_error(error: &io::Error) {
     }
 }
 
-/// What all connections of a listener share.
+/// Context that all connections of a listener share.
 #[derive(Clone)]
 struct ConnectionContext {
     tls: Option<TlsAcceptor>,
@@ -283,7 +283,7 @@ struct ConnectionContext {
 
 impl ConnectionContext {
     async fn handle_connection(self, stream: TcpStream, remote: SocketAddr) {
-        // Small answers must not wait for more to send. Failing only costs time.
+        // Small answers must not wait for more data. A failure only costs latency.
         let _ = stream.set_nodelay(true);
         let key = LimitKey::Address(remote.ip());
         let Some(permit) = self.counts.acquire(key, self.limits.per_address) else {
@@ -346,9 +346,7 @@ impl ConnectionContext {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let ConnectionContext {
-            router, authenticator: gate, mut limits, counts, mut stopped, ..
-        } = self;
+        let ConnectionContext { router, authenticator, mut limits, counts, mut stopped, .. } = self;
         let remote = info.remote;
         if info.holder.is_none() && !info.dev {
             limits.streams = limits.streams.min(MAX_UNAUTHENTICATED_STREAMS);
@@ -360,7 +358,7 @@ impl ConnectionContext {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             handle_request(
                 router.clone(),
-                gate.clone(),
+                authenticator.clone(),
                 info.clone(),
                 request_state.clone(),
                 request,
@@ -370,12 +368,12 @@ impl ConnectionContext {
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         // The receiver's guard must not live across an await; a lost sender also means the end.
         let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
-        let patience = sleep(limits.authentication);
-        tokio::pin!(connection, stop, certificate_expiring, patience);
+        let authentication_timeout = sleep(limits.authentication);
+        tokio::pin!(connection, stop, certificate_expiring, authentication_timeout);
         let ended = loop {
             tokio::select! {
                 ended = &mut connection => break Some(ended),
-                _told = &mut stop => {
+                _stopped = &mut stop => {
                     connection.as_mut().graceful_shutdown();
                     break Some(connection.as_mut().await);
                 }
@@ -386,7 +384,7 @@ impl ConnectionContext {
                 () = auth_state.authenticated.notified() => unauthenticated = None,
                 () = evicted(unauthenticated.as_ref()) => return,
                 () = auth_state.close_requested.notified() => break None,
-                () = &mut patience, if unauthenticated.is_some() => break None,
+                () = &mut authentication_timeout, if unauthenticated.is_some() => break None,
             }
         };
         match ended {
@@ -394,7 +392,8 @@ impl ConnectionContext {
             Some(Err(error)) => tracing::debug!(%remote, error, "connection ended"),
             None => {
                 connection.as_mut().graceful_shutdown();
-                // What is under way may end, within the time of a handshake; then it is over.
+                // Requests in flight may end, within the time of a handshake; then the connection
+                // is closed.
                 let _ = timeout(limits.handshake, connection).await;
             }
         }
@@ -409,77 +408,13 @@ async fn evicted(unauthenticated: Option<&UnauthenticatedConnection>) {
     }
 }
 
-/// What the requests of a connection have shown of who is there.
-struct ConnectionAuth {
-    is_authenticated: AtomicBool,
-    authenticated: Notify,
-    rejected_count: AtomicU32,
-    limits: ListenerLimits,
-    close_requested: Notify,
-    counts: Arc<ConnectionCounts>,
-    /// Those whose tokens were shown: the connection counts as one of each.
-    permits: Mutex<BTreeMap<String, ConnectionPermit>>,
-}
-
-impl ConnectionAuth {
-    fn new(limits: ListenerLimits, counts: Arc<ConnectionCounts>) -> ConnectionAuth {
-        let (is_authenticated, rejected_count) = (AtomicBool::new(false), AtomicU32::new(0));
-        let (authenticated, close_requested) = (Notify::new(), Notify::new());
-        ConnectionAuth {
-            is_authenticated,
-            authenticated,
-            rejected_count,
-            limits,
-            close_requested,
-            counts,
-            permits: Mutex::default(),
-        }
-    }
-
-    /// A certificate's holder was counted when it connected; who shows a token is counted now.
-    fn count_caller(&self, caller: &Caller) -> Result<(), ApiError> {
-        let (actor, limit) = (caller.to_string(), self.limits.per_identity);
-        let mut permits = lock(&self.permits);
-        if permits.contains_key(&actor) {
-            return Ok(());
-        }
-        if let Some(permit) = self.counts.acquire(LimitKey::Identity(actor.clone()), limit) {
-            permits.insert(actor, permit);
-            return Ok(());
-        }
-        self.close_requested.notify_one();
-        let setting = "connections_per_identity";
-        let actor_text = actor.replacen(':', " ", 1);
-        let message =
-            format!("{actor_text}: {limit} connections at this replica already ({setting})");
-        Err(ApiError::new(Code::Overloaded, message)
-            .with("limit", limit)
-            .with("setting", setting)
-            .with_retry_after(Span::seconds(1)))
-    }
-
-    fn mark_authenticated(&self) {
-        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
-            self.authenticated.notify_one();
-        }
-    }
-
-    /// Whoever is turned away time and again is to begin anew, with a handshake.
-    fn record_rejection(&self) {
-        if self.rejected_count.fetch_add(1, Ordering::Relaxed) + 1 >= self.limits.rejected_requests
-        {
-            self.close_requested.notify_one();
-        }
-    }
-}
-
-/// Done when a connection should be opened anew, because the certificate it was opened with is
-/// about to expire: from then on every request on it would be turned away, although its holder has
-/// long got the next one. Replicas keep their connections for as long as they run.
+/// Completes when a connection should be reopened, because its certificate is about to expire:
+/// after that every request on it would be rejected, although its holder has long renewed the
+/// certificate. Replicas keep their connections for as long as they run.
 async fn certificate_expiring(expires_at: Option<Time>) {
     let Some(over) = expires_at else { return std::future::pending().await };
     let left = over.since(SystemClock.wall_time());
-    // A new connection with a certificate in its last moments is not closed at once.
+    // A new connection whose certificate expires soon is not closed at once.
     let early = if left.0 > 2 * CLOSE_BEFORE_EXPIRY.0 {
         Span(left.0 - CLOSE_BEFORE_EXPIRY.0)
     } else {
@@ -516,7 +451,7 @@ fn http_builder(limits: ListenerLimits) -> auto::Builder<StreamExecutor> {
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .max_send_buf_size(SEND_BUFFER_BYTES)
-        // A peer that vanished without a word frees its seat within a minute.
+        // A peer that vanished frees its permit within a minute.
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
     builder
@@ -540,7 +475,7 @@ async fn handle_request(
         return Ok(error_response(&error));
     }
     let authorization = authorization_header::take_authorization(request.headers_mut());
-    // Whoever joins is known once it got its certificate.
+    // A joiner is authenticated once it has its certificate.
     let mut is_known = request.uri().path() == JOIN_PATH;
     let is_public = authenticator.is_public(request.uri().path());
     match authenticate_request(&*authenticator, &info, authorization.as_ref(), is_public).await {
@@ -553,10 +488,9 @@ async fn handle_request(
             }
             auth_state.mark_authenticated();
             is_known = true;
-            let (gate, connection) = (authenticator.clone(), info.clone());
             let proof = CallerProof {
-                authenticator: gate,
-                connection,
+                authenticator: authenticator.clone(),
+                connection: info.clone(),
                 authorization,
                 caller: caller.clone(),
             };
@@ -583,8 +517,8 @@ async fn handle_request(
     Ok(response)
 }
 
-/// Who asks. Nobody is refused for what this replica may only not know yet; a path that is for
-/// anyone is not worth asking the leader.
+/// Authenticates the caller. No caller is rejected for what this replica may only not know yet; a
+/// public path is not worth asking the leader.
 async fn authenticate_request(
     authenticator: &dyn Authenticator,
     info: &ConnInfo,
@@ -604,7 +538,7 @@ async fn authenticate_request(
     }
 }
 
-/// Whoever asked is told that it failed; nobody else notices.
+/// A panic is answered as an internal error; other requests are not affected.
 async fn respond_or_internal_error(
     responding: impl Future<Output = Result<Response<Body>, Infallible>>,
 ) -> Response<Body> {
@@ -618,7 +552,7 @@ async fn respond_or_internal_error(
     }
 }
 
-/// Clients learn from every answer whom else to ask.
+/// Clients learn the other masters from every answer.
 fn add_masters_header(response: &mut Response<Body>, masters: Option<MasterList>) {
     let text = masters.map(|masters| masters.to_string());
     if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {

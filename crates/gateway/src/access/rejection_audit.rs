@@ -1,6 +1,6 @@
-//! How much of those who are turned away is taken down. The first few of each source stand in the
-//! audit log one by one; what is more in a minute is counted and stands there as a number, so that
-//! nobody can push out of the log what others did, or fill the disk, by being refused.
+//! Rate limit of audit lines for rejected requests. The first few of each source are audited one by
+//! one; further ones in a minute are counted and audited as a number, so that a client cannot push
+//! the actions of others out of the log, or fill the disk, by being rejected.
 
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ const WINDOW: Span = Span::seconds(60);
 pub const MAX_LINES_PER_SOURCE: u64 = 8;
 /// Lines of all sources in a window.
 pub const MAX_LINES_IN_ALL: u64 = 128;
-/// Sources that are told apart; the rest are counted together.
+/// Sources that are counted separately; the rest are counted together.
 const MAX_SOURCES: usize = 512;
 /// Sources named when a window ends.
 const MAX_NAMED_SOURCES: usize = 16;
-/// Whoever is not told apart.
+/// The source name for the rest.
 const OTHERS: &str = "others";
 
-/// What is to be written for one request that was turned away.
+/// What to write for one rejected request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditDecision {
     /// Whether the request itself gets a line.
     pub write_line: bool,
-    /// Requests of the window before that got none, by source.
+    /// Requests of the previous window that got no line, by source.
     pub summaries: Vec<(String, u64)>,
 }
 
@@ -34,19 +34,19 @@ pub struct RejectionAuditLimiter(Mutex<Tally>);
 struct Tally {
     since: Time,
     lines: u64,
-    /// Refused in this window: with a line, and without.
+    /// Rejected in this window: with a line, and without.
     sources: BTreeMap<String, (u64, u64)>,
 }
 
 impl RejectionAuditLimiter {
-    /// A request of this source is turned away.
+    /// Records a rejected request of this source.
     pub fn record(&self, now: Time, source: &str) -> AuditDecision {
         let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let sums = tally.flush(now);
         AuditDecision { write_line: tally.count(source), summaries: sums }
     }
 
-    /// What was counted in a window that is over.
+    /// The counts of a window that is over.
     pub fn flush(&self, now: Time) -> Vec<(String, u64)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).flush(now)
     }
@@ -68,7 +68,7 @@ impl Tally {
     }
 
     fn flush(&mut self, now: Time) -> Vec<(String, u64)> {
-        // A clock that was set back begins a window too.
+        // A clock that was set back starts a new window too.
         if now >= self.since && now.since(self.since) < WINDOW {
             return Vec::new();
         }
@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn the_first_few_have_lines_and_the_rest_a_number() {
-        let refusals = RejectionAuditLimiter::default();
-        let lines = (0..1000).filter(|_| refusals.record(START, "a").write_line).count() as u64;
+        let limiter = RejectionAuditLimiter::default();
+        let lines = (0..1000).filter(|_| limiter.record(START, "a").write_line).count() as u64;
         assert_eq!(lines, MAX_LINES_PER_SOURCE);
-        assert!(refusals.record(START, "b").write_line, "another is taken down all the same");
-        let later = refusals.record(START.plus(WINDOW), "a");
+        assert!(limiter.record(START, "b").write_line, "another is taken down all the same");
+        let later = limiter.record(START.plus(WINDOW), "a");
         assert_eq!(
             later,
             AuditDecision {
@@ -105,15 +105,15 @@ mod tests {
                 summaries: vec![("a".into(), 1000 - MAX_LINES_PER_SOURCE)]
             }
         );
-        assert_eq!(refusals.flush(START.plus(WINDOW)), []);
+        assert_eq!(limiter.flush(START.plus(WINDOW)), []);
     }
 
     #[test]
     fn a_crowd_of_sources_writes_no_more_than_one() {
-        let refusals = RejectionAuditLimiter::default();
-        let each = |n: u64| refusals.record(START, &format!("192.0.2.{n}"));
+        let limiter = RejectionAuditLimiter::default();
+        let each = |n: u64| limiter.record(START, &format!("192.0.2.{n}"));
         assert_eq!((0..5_000).filter(|n| each(*n).write_line).count() as u64, MAX_LINES_IN_ALL);
-        let sums = refusals.flush(START.plus(WINDOW));
+        let sums = limiter.flush(START.plus(WINDOW));
         assert_eq!(sums.len(), MAX_NAMED_SOURCES + 1);
         let total: u64 = sums.iter().map(|(_, beyond)| beyond).sum();
         assert_eq!(total, 5_000 - MAX_LINES_IN_ALL, "everybody is counted");

@@ -1,10 +1,11 @@
-//! This replica's own certificate: made at every start, again at two thirds of its life, and when
-//! the clock says that it was made in the future or when clock and log have come apart.
+//! This replica's own certificate: issued at every start, renewed at two thirds of its lifetime,
+//! and also when the clock says that it was issued in the future or when wall clock and log time
+//! have diverged.
 //!
-//! A replica holds the authority, so it signs for itself and never depends on another to be let in.
-//! Making it anew at every start also takes up a changed address in the configuration. The clock is
-//! looked at all the time and not slept towards: a replica that started while its clock was ahead
-//! is let in by nobody until it has signed again by one that is right.
+//! A replica holds the authority, so it signs for itself and never depends on another to be
+//! admitted. Issuing it anew at every start also picks up a changed address in the configuration.
+//! The clock is polled, instead of sleeping until renewal: a replica that started while its clock
+//! was ahead is rejected everywhere until it has signed again by a correct clock.
 
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_cell::name::Name;
@@ -20,14 +21,14 @@ use rustls::{ClientConfig, ServerConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks at the clock.
+/// Interval of checking the clock.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Between two that were made.
+/// Shortest interval between two renewals.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(10);
-/// Between two tries, when making or saving the certificate fails.
+/// Interval between attempts, when issuing or saving the certificate fails.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What this replica shows to others, and how it knows them.
+/// The certificate that this replica presents, and the authority by which it verifies others.
 pub struct ReplicaCredentials {
     authority: Arc<Authority>,
     files: IdentityFiles,
@@ -39,7 +40,7 @@ pub struct ReplicaCredentials {
 
 impl ReplicaCredentials {
     /// # Errors
-    /// When the authority cannot be read, or the certificate not made or saved.
+    /// When the authority cannot be read, or the certificate cannot be issued or saved.
     pub fn load(
         files: IdentityFiles,
         name: &Name,
@@ -69,24 +70,24 @@ impl ReplicaCredentials {
         &self.authority
     }
 
-    /// For the listener.
+    /// TLS configuration of the listener.
     ///
     /// # Errors
-    /// When the authority's certificate is of no use.
+    /// When the authority's certificate is not valid.
     pub fn server_config(&self, out_of_date: OutOfDateHook) -> Result<ServerConfig, TlsError> {
         tls::server_config(self.authority.certificate_pem(), self.resolver.clone(), out_of_date)
     }
 
-    /// For calls to other replicas.
+    /// TLS configuration for calls to other replicas.
     ///
     /// # Errors
-    /// When the authority's certificate is of no use.
+    /// When the authority's certificate is not valid.
     pub fn client_config(&self) -> Result<ClientConfig, TlsError> {
         let trust = Trust::Authority(self.authority.certificate_pem().to_owned());
         tls::client_config(&trust, Some(self.resolver.clone()))
     }
 
-    /// For calls to agents.
+    /// The dialler for calls to agents.
     #[must_use]
     pub fn agent_dialler(&self) -> AgentDialler {
         let (cell, authority) = (self.authority.cell(), self.authority.certificate_pem());
@@ -98,10 +99,10 @@ impl ReplicaCredentials {
         self.holder.renew_at()
     }
 
-    /// Makes, saves and shows the next certificate. Connections that are open stay so.
+    /// Issues, saves and presents the next certificate. Open connections stay open.
     ///
     /// # Errors
-    /// When it cannot be made or saved; the old one is shown on.
+    /// When it cannot be issued or saved; the old one stays in use.
     pub fn renew(&mut self, now: impl Into<IssueTime>) -> Result<(), FilesError> {
         let credentials =
             self.authority.issue_credentials(&self.part, &self.hosts, now, CERTIFICATE_LIFETIME)?;
@@ -120,10 +121,10 @@ impl ReplicaCredentials {
             if !self.is_renewal_due(wall, log) {
                 continue;
             }
-            // Where the two are days apart the clock alone counts: it is what others go by.
+            // Where the two are days apart the wall clock alone counts: others check by it.
             let now = IssueTime::from_clocks(wall, log).unwrap_or_else(|_| wall.into());
             match self.renew(now) {
-                // The next may be due at once while clock and log are far apart.
+                // The next may be due at once while wall clock and log time are far apart.
                 Ok(()) => {
                     tracing::info!("this replica's certificate was renewed");
                     tokio::time::sleep(RENEWAL_PAUSE).await;
@@ -136,8 +137,8 @@ impl ReplicaCredentials {
         }
     }
 
-    /// Whether a new certificate is due: by the clock, or because the log's time, which others go
-    /// by, says that this one is not valid yet.
+    /// Whether renewal is due: by the wall clock, or because log time, which others follow, says
+    /// that this certificate is not valid yet.
     #[must_use]
     pub fn is_renewal_due(&self, wall: Time, log: Time) -> bool {
         let early = log != Time::ZERO && log < self.holder.from;

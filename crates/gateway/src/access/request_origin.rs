@@ -1,16 +1,16 @@
-//! Whether a request comes from where it may: not from a web page that somebody has open.
+//! Origin checks: a request must not come from a foreign web page (CSRF, DNS rebinding).
 //!
-//! A browser sends requests in the name of whoever sits before it: to a `--dev` master, which knows
-//! every program of its machine as an administrator, and with a certificate that was installed in
-//! the browser. A page can be kept from that by what the browser tells and the page cannot change:
+//! A browser sends requests in the name of its user: to a `--dev` master, which treats every
+//! program of its machine as an administrator, and with a certificate that was installed in the
+//! browser. Pages are stopped by headers that the browser sets and the page cannot change:
 //!
 //! * `Host` is the name the browser thinks it talks to. A page whose name was made to lead to this
-//!   machine (DNS rebinding) gives that name, so an open master answers to loopback names alone.
+//!   machine (DNS rebinding) sends that name, so a dev master answers to loopback names alone.
 //! * `Origin` is the page's own address, on everything that could change something. Only the
-//!   address the request itself goes to is let in. `Sec-Fetch-Site` says the same of plain reads.
-//! * `EntryContent-Type` of what pages may send without asking first is never one of ours.
+//!   address the request itself goes to is accepted. `Sec-Fetch-Site` says the same of plain reads.
+//! * `Content-Type`: the types that pages may send without a CORS preflight are never ours.
 //!
-//! Programs are free to lie in all three; they need not, for they could ask as themselves.
+//! Programs can forge all three; they need not, because they could send requests as themselves.
 //! Rejected: a secret in a file for `--dev`. It would have to be handed to every script and agent
 //! of a cell whose point is that nothing has to be set up.
 
@@ -25,10 +25,11 @@ const POSTCARD: &str = "application/postcard";
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Lets through what may come from where it comes. `open`: the door lets everybody in, on loopback.
+/// Accepts a request whose origin is allowed. `open`: the listener is that of a dev master, on
+/// loopback.
 ///
 /// # Errors
-/// Which header is in the way.
+/// Which header is the reason for the rejection.
 pub fn check<B: Body>(request: &Request<B>, open: bool) -> Result<(), ApiError> {
     let headers = request.headers();
     let addressed = request.uri().authority().map(|authority| authority.as_str().as_bytes());
@@ -38,10 +39,11 @@ pub fn check<B: Body>(request: &Request<B>, open: bool) -> Result<(), ApiError> 
         check_host(&hosts)?;
     }
     check_origin(headers, &hosts)?;
-    // Which of them a route takes is the route's to say.
-    match request.body().is_end_stream() {
-        true => Ok(()),
-        false => check_media(headers, &[JSON, BINARY, POSTCARD]),
+    // The route decides which of them it accepts.
+    if request.body().is_end_stream() {
+        Ok(())
+    } else {
+        check_media(headers, &[JSON, BINARY, POSTCARD])
     }
 }
 
@@ -93,10 +95,10 @@ fn origin_error(header: &str, value: &[u8], allowed: &str) -> ApiError {
         .with("allowed", allowed)
 }
 
-/// Whether a body is said to be of one of these kinds.
+/// Whether the body's declared type is one of these.
 ///
 /// # Errors
-/// Which kind it is said to be, and which are taken.
+/// The declared type, and the accepted ones.
 pub fn check_media(headers: &HeaderMap, allowed: &[&str]) -> Result<(), ApiError> {
     let stated = headers.get(header::CONTENT_TYPE);
     let text = stated.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -114,26 +116,26 @@ pub fn check_media(headers: &HeaderMap, allowed: &[&str]) -> Result<(), ApiError
         .with("allowed", allowed))
 }
 
-/// A body of JSON.
+/// Requires a JSON body.
 ///
 /// # Errors
-/// When it is said to be something else, or nothing.
+/// When the declared type is another, or missing.
 pub fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     check_media(headers, &[JSON])
 }
 
-/// The bytes of a package.
+/// Requires the bytes of a package.
 ///
 /// # Errors
-/// When it is said to be something else, or nothing.
+/// When the declared type is another, or missing.
 pub fn require_binary(headers: &HeaderMap) -> Result<(), ApiError> {
     check_media(headers, &[BINARY])
 }
 
-/// A message between parts of the cell.
+/// Requires an internal message in postcard.
 ///
 /// # Errors
-/// When it is said to be something else, or nothing.
+/// When the declared type is another, or missing.
 pub fn require_postcard(headers: &HeaderMap) -> Result<(), ApiError> {
     check_media(headers, &[POSTCARD])
 }

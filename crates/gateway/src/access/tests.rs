@@ -1,5 +1,5 @@
-//! Handshakes on loopback with good, foreign and expired certificates; who a request is taken for;
-//! and tokens that work once.
+//! Tests of authentication: handshakes on loopback with good, foreign and expired certificates;
+//! callers of requests; and join tokens that work once.
 
 use super::authenticator::MasterAuthenticator;
 use super::caller::{PresentedCredentials, Unauthenticated, authenticate};
@@ -11,7 +11,7 @@ use super::replica_credentials::ReplicaCredentials;
 use axum::routing::get;
 use axum::{Extension, Router};
 use bytes::Bytes;
-use cellwright_api::internal::PROTOCOL;
+use cellwright_api::wire::{self, Spoken, WireRange};
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
 use cellwright_cell::credential::{
     InvalidTokenReason, KeyFingerprint, PartKind, REVOCATION_RETENTION, SecretHash, TokenKind,
@@ -54,7 +54,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// TLS libraries look at the machine's clock, so certificates are made around it.
+/// TLS libraries read the machine's clock, so certificates are made around it.
 fn now() -> Time {
     cellwright_master::clock::Clock::wall_time(&cellwright_master::clock::SystemClock)
 }
@@ -67,7 +67,7 @@ fn apply(state: &mut State, at: Time, by: Actor, command: Command) -> Verdict {
     apply_as(state, at, Request { by, id: None, command })
 }
 
-/// The use of a token, as its admission has it committed.
+/// Commits the use of a token.
 fn use_token(state: &mut State, at: Time, admission: &Admission) -> Verdict {
     let (id, command) = (Some(admission.id), admission.command.clone().unwrap());
     let by = Actor::Replica(name("m1"));
@@ -79,7 +79,7 @@ fn apply_as(state: &mut State, at: Time, request: Request) -> Verdict {
     state.apply(&entry, &mut Vec::new()).remove(0)
 }
 
-/// A cell with a user `ann`, her token `ann-1` and secret `s`, good for an hour.
+/// A cell with a user `ann` and her token `ann-1` with secret `s`, valid for an hour.
 fn state_with_ann(at: Time) -> State {
     let mut state = State::default();
     let hash = SecretHash(Secret::new("s".into()).hash());
@@ -126,7 +126,7 @@ struct Server {
     address: SocketAddr,
     authenticator: Arc<TestAuthenticator>,
     resolver: Option<Arc<CertificateResolver>>,
-    /// Who was turned away for the dates of a certificate alone.
+    /// Holders rejected only because of the dates of their certificate.
     out_of_date: Arc<Mutex<Vec<CertificateHolder>>>,
     stop: Option<oneshot::Sender<()>>,
     task: tokio::task::JoinHandle<()>,
@@ -144,12 +144,13 @@ impl Server {
         });
         let listener = match authority.zip(resolver.clone()) {
             None => Listener::plain(any).await.unwrap(),
-            Some(((authority, _), shown)) => {
+            Some(((authority, _), resolver)) => {
                 let reports = out_of_date.clone();
-                let hear =
+                let hook =
                     move |holder: &CertificateHolder| reports.lock().unwrap().push(holder.clone());
-                let hear = OutOfDateHook::new(hear);
-                let config = tls::server_config(authority.certificate_pem(), shown, hear).unwrap();
+                let hook = OutOfDateHook::new(hook);
+                let config =
+                    tls::server_config(authority.certificate_pem(), resolver, hook).unwrap();
                 Listener::tls(any, Arc::new(config)).await.unwrap()
             }
         };
@@ -203,8 +204,8 @@ async fn ask_tls(
     credentials: Option<&Credentials>,
     token: Option<&str>,
 ) -> Result<(u16, String), String> {
-    let resolver = credentials
-        .map(|papers| CertificateResolver::new(&papers.certificate, &papers.key).unwrap());
+    let resolver =
+        credentials.map(|own| CertificateResolver::new(&own.certificate, &own.key).unwrap());
     let config = tls::client_config(trust, resolver).map_err(|e| e.to_string())?;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
@@ -292,7 +293,7 @@ async fn foreign_and_expired_certificates_end_the_handshake() {
         let answer = ask_tls(&server, &trust, Some(credentials), None).await;
         assert!(answer.is_err(), "{answer:?}");
     }
-    // What is wrong with the dates of parts of this cell is heard of, and nothing of strangers.
+    // The hook is called for parts of this cell with bad dates, and not for foreign certificates.
     let heard = std::mem::take(&mut *server.out_of_date.lock().unwrap());
     let holder = |credentials: &Credentials| credentials.holder().unwrap();
     assert_eq!(heard, [holder(&expired), holder(&early)]);
@@ -312,7 +313,7 @@ async fn foreign_and_expired_certificates_end_the_handshake() {
     server.stop().await;
 }
 
-/// Signed by a clock that is ahead or behind, or shown to one: an hour and more is no difference.
+/// Signed by a clock that is ahead or behind, or verified by one: up to an hour is tolerated.
 #[tokio::test]
 async fn clocks_that_differ_by_an_hour_let_each_other_in() {
     const MINUTE: i64 = 60_000;
@@ -370,7 +371,8 @@ async fn a_master_whose_clock_was_ahead_signs_again_when_it_is_right() {
     );
 }
 
-/// Agents serve too, and their certificates say so; but they name no host, whatever was asked for.
+/// Agents are servers too, and their certificates say so; but they name no host, whatever was
+/// requested.
 #[tokio::test]
 async fn only_a_master_can_be_taken_for_a_server() {
     let (authority, _) = cell();
@@ -431,7 +433,7 @@ fn renewal_is_due_at_two_thirds_of_life() {
 async fn plain_connections_exist_only_on_loopback() {
     let server = Server::start(None, ListenerLimits::default()).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
-    // Whoever is on this machine reaches it, and still has to show the cell's token.
+    // Anyone on this machine reaches it, and still has to present the cell's token.
     let (status, answer) = ask(stream, "/who", None).await.unwrap();
     assert_eq!(status, 401, "{answer}");
     server.stop().await;
@@ -469,7 +471,7 @@ async fn one_identity_cannot_take_all_connections() {
     let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let stream = TcpStream::connect(server.address).await.unwrap();
     let first = TlsConnector::from(config.clone()).connect(host(), stream).await.unwrap();
-    // The first keeps its connection: it is known to be seated once it was answered.
+    // The first keeps its connection: it holds a permit once it was answered.
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(first)).await.unwrap();
     let driver = tokio::spawn(connection);
@@ -486,7 +488,7 @@ async fn one_identity_cannot_take_all_connections() {
     server.stop().await;
 }
 
-/// A listener with room for few strangers, and how it is reached.
+/// A listener with a small limit of unauthenticated connections, and how it is reached.
 async fn start_with_limits(limits: ListenerLimits) -> (Server, Trust, Authority) {
     let (authority, credentials) = cell();
     let server = Server::start(Some((&authority, &credentials)), limits).await;
@@ -497,7 +499,7 @@ async fn start_with_limits(limits: ListenerLimits) -> (Server, Trust, Authority)
 /// Whether the other side has closed it.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
-    // Closed in order or torn off: both are closed.
+    // Closed in order or reset: both are closed.
     matches!(tokio::io::AsyncReadExt::read(stream, &mut byte).await, Ok(0) | Err(_))
 }
 
@@ -552,7 +554,7 @@ async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
         assert!(tokio::time::timeout(minute, ended).await.is_ok(), "no request within the time");
     };
     overstays().await;
-    // Whoever has shown a certificate stays: agents poll when they like.
+    // A connection with a certificate stays open: agents poll when they like.
     let agent = authority
         .issue_credentials(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFETIME)
         .unwrap();
@@ -567,7 +569,7 @@ async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
     .await
     .unwrap();
     let driver = tokio::spawn(connection);
-    // Longer than a stranger is let stay who came after.
+    // Longer than a later unauthenticated connection may stay.
     overstays().await;
     let request = hyper::Request::get("https://localhost/who");
     let request = request.body(Empty::<Bytes>::new()).unwrap();
@@ -628,7 +630,7 @@ async fn running_cell(folder: &TempFolder) -> Master {
         valid_for: Span::seconds(900),
         parent: None,
     };
-    // Right after its election a leader may still be settling in.
+    // Right after its election a leader may not be ready yet.
     let operator = Caller::Operator;
     let mut verdict = None;
     for _ in 0..100 {
@@ -652,8 +654,8 @@ async fn send(
     path: &str,
     body: Vec<u8>,
 ) -> (u16, Bytes) {
-    let resolver = credentials
-        .map(|papers| CertificateResolver::new(&papers.certificate, &papers.key).unwrap());
+    let resolver =
+        credentials.map(|own| CertificateResolver::new(&own.certificate, &own.key).unwrap());
     let config = tls::client_config(trust, resolver).unwrap();
     let stream = TcpStream::connect(address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
@@ -663,7 +665,8 @@ async fn send(
     let driver = tokio::spawn(connection);
     let request = hyper::Request::post(path).header("host", "localhost");
     let request = request.header("content-type", "application/postcard");
-    let request = request.body(http_body_util::Full::new(Bytes::from(body))).unwrap();
+    let mut request = request.body(http_body_util::Full::new(Bytes::from(body))).unwrap();
+    Spoken { version: wire::NEWEST, range: WireRange::own() }.write(request.headers_mut());
     let response = sender.send_request(request).await.unwrap();
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -674,7 +677,7 @@ async fn send(
 /// The message of a joiner with this key.
 fn join_message(token: &JoinToken, key: &NewKey) -> Vec<u8> {
     let signing_request = key.signing_request.clone();
-    let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    let request = JoinRequest { token: token.text(), signing_request };
     postcard::to_stdvec(&request).unwrap()
 }
 
@@ -723,7 +726,7 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     let credentials = Credentials { certificate: answer.certificate, key: key.key };
     let identity = credentials.holder().unwrap().identity;
     assert_eq!(identity.to_string(), "spiffe://aa/agent/n7");
-    // The answer may have been lost: who asks again with the same key gets it again.
+    // The answer may have been lost: a retry with the same key gets it again.
     let (status, body) = send(address, &pinned, None, JOIN_PATH, joining).await;
     assert_eq!(status, 200, "{body:?}");
     let again = expect_certified(Ok(postcard::from_bytes(&body).unwrap()));
@@ -740,7 +743,7 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
     master.stop().await;
 }
 
-/// Of an agent whose machine the cell does not know yet, and of nobody.
+/// For an agent whose machine the cell does not know yet, and for a request without a certificate.
 async fn renewals_are_refused(
     address: SocketAddr,
     pinned: &Trust,
@@ -749,8 +752,7 @@ async fn renewals_are_refused(
 ) {
     let identity = credentials.holder().unwrap().identity;
     let next = NewKey::generate(&identity, &[]).unwrap();
-    let renewal =
-        RenewRequest { protocol: PROTOCOL, signing_request: next.signing_request.clone() };
+    let renewal = RenewRequest { signing_request: next.signing_request.clone() };
     let renewal = postcard::to_stdvec(&renewal).unwrap();
     let (status, body) =
         send(address, pinned, Some(credentials), RENEW_PATH, renewal.clone()).await;
@@ -808,10 +810,10 @@ fn an_expired_token_and_a_join_token_open_no_session() {
     }
 }
 
-/// Of a token that nobody has.
+/// The hash of a token that no caller has.
 const OPEN: SecretHash = SecretHash([9; 32]);
 
-/// Where those who join in these tests ask from.
+/// The source address of joiners in these tests.
 const FROM: &str = "10.0.0.2";
 
 fn expect_certified(reply: Result<JoinReply, JoinError>) -> JoinAnswer {
@@ -821,7 +823,7 @@ fn expect_certified(reply: Result<JoinReply, JoinError>) -> JoinAnswer {
     }
 }
 
-/// Puts a join token `join-1` with secret `j` into the state, bound to `bound`.
+/// Puts a join token `join-1` with secret `j` into the state, bound to the name `bound`.
 fn join_token(state: &mut State, at: Time, kind: JoinKind, bound: &str) {
     let kind = match kind {
         JoinKind::Agent => TokenKind::JoinAgent { machine: name(bound) },
@@ -853,7 +855,7 @@ fn request(
     };
     let identity = Identity { cell: authority.cell().clone(), part: requested_part.clone() };
     let key = NewKey::generate(&identity, &loopback()).unwrap();
-    JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request: key.signing_request }
+    JoinRequest { token: token.text(), signing_request: key.signing_request }
 }
 
 #[test]
@@ -865,7 +867,8 @@ fn a_join_token_is_good_for_one_certificate() {
     let agent = Part::Agent(name("n7"));
     let joining = request(&authority, JoinKind::Agent, "n7", &agent);
     let first = Admission::check(&joining, FROM, &state, at).unwrap();
-    // A request of another, judged before the first is committed: only the log tells them apart.
+    // A request with another key, checked before the first is committed: only the log decides
+    // between them.
     let thief = request(&authority, JoinKind::Agent, "n7", &agent);
     let second = Admission::check(&thief, FROM, &state, at).unwrap();
     let used = use_token(&mut state, at, &first);
@@ -874,14 +877,15 @@ fn a_join_token_is_good_for_one_certificate() {
     let verdict = use_token(&mut state, at, &second);
     let rejected = second.answer(Some(verdict), &authority, at);
     assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
-    // Whoever has not heard the answer asks again; the token is used once all the same.
+    // A joiner without an answer retries; the token is used once all the same.
     let again = Admission::check(&joining, FROM, &state, at).unwrap();
     let before = state.tokens().len();
     let used = use_token(&mut state, at, &again);
     assert_eq!((used.clone(), state.tokens().len()), (Ok(Done::Applied), before));
     let answer = expect_certified(again.answer(Some(used), &authority, at));
     assert_eq!(CertificateHolder::from_pem(&answer.certificate).unwrap().identity.part, agent);
-    // Once the use is known, nobody else gets as far as the log, not even who was refused there.
+    // Once the use is committed, no other request reaches the log, not even one that was rejected
+    // there.
     let third = request(&authority, JoinKind::Agent, "n7", &agent);
     for other in [&thief, &third] {
         let rejected = Admission::check(other, FROM, &state, at);
@@ -905,7 +909,7 @@ fn waiting_replica(authority: &Authority, at: Time) -> (NewKey, JoinRequest, Sta
     };
     let key = token.generate_key(&loopback()).unwrap();
     let signing_request = key.signing_request.clone();
-    let joining = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    let joining = JoinRequest { token: token.text(), signing_request };
     let first = Admission::check(&joining, FROM, &state, at).unwrap();
     let used = use_token(&mut state, at, &first);
     let answer = first.answer(Some(used), authority, at).unwrap();
@@ -959,7 +963,7 @@ fn the_authoritys_key_goes_to_who_has_the_confirmed_key_and_in_time() {
     let holder = signed(&m2, &key);
     assert_eq!(holder.key, own);
     let given = |holder: &CertificateHolder, state: &State, at: Time| {
-        authority_for(PROTOCOL, holder, &authority, state, at).map(|(whose, _)| whose)
+        authority_for(holder, &authority, state, at).map(|(whose, _)| whose)
     };
     let check_unconfirmed = |given| assert!(matches!(given, Err(JoinError::Unconfirmed { .. })));
     check_unconfirmed(given(&holder, &state, at));
@@ -1023,7 +1027,7 @@ fn a_scheduler_joins_once_under_its_name() {
     let rejected = Admission::check(&another, FROM, &state, at);
     assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
     let next = NewKey::generate(&holder.identity, &[]).unwrap();
-    let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
+    let renewed = renew(&next.signing_request, &holder, &authority, &state, at);
     assert_eq!(
         CertificateHolder::from_pem(&renewed.unwrap().certificate).unwrap().identity,
         holder.identity
@@ -1039,7 +1043,7 @@ async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
             .unwrap();
     let listener = Listener::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
     let address = listener.address().unwrap();
-    // No other limit ends a connection on which nothing is asked.
+    // No other limit ends an idle connection.
     let limits =
         ListenerLimits { handshake: Duration::from_secs(3600), ..ListenerLimits::default() };
     let (cell, state, rejected) = (name("aa"), State::default(), Mutex::default());
@@ -1070,7 +1074,7 @@ fn a_replica_gets_its_hosts_and_the_authority() {
     let admission = Admission::check(&joining, FROM, &state, at).unwrap();
     let answer = expect_certified(admission.answer(None, &authority, at));
     let holder = CertificateHolder::from_pem(&answer.certificate).unwrap();
-    let (_, given) = authority_for(PROTOCOL, &holder, &authority, &state, at).unwrap();
+    let (_, given) = authority_for(&holder, &authority, &state, at).unwrap();
     let key = given.authority_key;
     let second = Authority::from_pem(answer.authority, key).unwrap();
     assert_eq!(second.fingerprint(), authority.fingerprint());
@@ -1092,7 +1096,7 @@ fn renewal_is_for_the_holder_as_long_as_the_cell_knows_it() {
     let ask = |requested: &Part, state: &State, at: Time| {
         let identity = Identity { cell: name("aa"), part: requested.clone() };
         let key = NewKey::generate(&identity, &[]).unwrap();
-        renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at)
+        renew(&key.signing_request, &holder, &authority, state, at)
     };
     let later = holder.renew_at();
     let next = CertificateHolder::from_pem(&ask(&ann, &state, later).unwrap().certificate).unwrap();
@@ -1126,7 +1130,7 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
             };
             let known = authenticate(evidence, &name("aa"), state, at);
             let key = NewKey::generate(&holder.identity, &[]).unwrap();
-            let next = renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at);
+            let next = renew(&key.signing_request, &holder, &authority, state, at);
             (known, next.map(drop))
         };
         let (known, next) = ask(&state);
@@ -1139,7 +1143,7 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
     }
 }
 
-/// What is remembered outlives every certificate made before.
+/// Records of revoked parts outlive every certificate issued before.
 #[test]
 fn dismissals_outlive_certificates() {
     assert!(REVOCATION_RETENTION > CERTIFICATE_LIFETIME);

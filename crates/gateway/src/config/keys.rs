@@ -1,10 +1,10 @@
-//! What can be set in the configuration of a master, what it means, and what it is if nothing is
-//! said. The default file is this table printed.
+//! The configuration keys of a master, their meaning and their defaults. The default file is this
+//! table printed.
 
-/// One thing that can be set.
+/// One configuration key.
 pub(super) struct Key {
     pub name: &'static str,
-    /// As it stands in the default file; empty when there is no default and it must be given.
+    /// Its text in the default file; empty when there is no default and it must be given.
     pub default: &'static str,
     /// Lines of explanation.
     pub about: &'static str,

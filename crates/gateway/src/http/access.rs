@@ -1,17 +1,17 @@
-//! Who may ask what: every decision of the HTTP side about who gets an answer, and how much of it
-//! is shown. Handlers ask here and decide nothing by themselves. Changes are decided by `apply`
-//! (`crates/cell/src/apply/authorize.rs`) once more and for good, in the caller's own name; what is
-//! decided here about them only keeps out who has no business with a route at all.
+//! Authorization: every decision of the HTTP side about who gets an answer, and how much of it.
+//! Handlers call this module and decide nothing by themselves. Changes are authorised once more,
+//! and finally, by `apply` (`crates/cell/src/apply/authorize.rs`) in the caller's own name; the
+//! checks of changes here only keep out callers that have no business with a route at all.
 //!
-//! Three tables: public routes ([`may_call`], and the `access` of each route), routes of the cell's
-//! own parts ([`InternalRoute::allows`]), and what of a job is shown to whom ([`Viewer`]). Everybody
-//! in the cell sees which jobs there are, how much they ask for and how they fare. What they run
+//! Three tables: public routes ([`may_call`], and the `access` of each route), internal routes
+//! ([`InternalRoute::allows`]), and how much of a job a caller may see ([`Viewer`]). Every user of
+//! the cell sees which jobs there are, how much they request and their status. What they run
 //! (commands, environment, files, packages) is for the owner, for users with `read_specs`, and for
-//! those who may replace it (`administrate_jobs`). Rights are looked up whenever something is
-//! shown, in the state it is shown from, so that a watch that goes on for days does not outlive a
-//! right that was taken away.
+//! those who may replace it (`administrate_jobs`). Capabilities are looked up each time an object
+//! is rendered, in the state it is rendered from, so that a watch that lasts for days does not
+//! outlive a capability that was revoked.
 //!
-//! Who asks is established before (`crate::access::caller`).
+//! Authentication comes before (`crate::access::caller`).
 
 use super::Api;
 use super::call::Call;
@@ -27,28 +27,28 @@ use cellwright_cell::state::State;
 use cellwright_master::handle::Caller;
 use cellwright_master::replicated_state::View;
 
-/// Routes of the cell's own parts, in postcard and without a document.
+/// Internal routes for the cell's own parts, in postcard and not in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InternalRoute {
-    /// Reports of an agent, and what its machine is to hold.
+    /// Reports of an agent, answered with its orders.
     Poll,
-    /// Who has a package.
+    /// Which machines have a package.
     Holders,
-    /// Whether somebody who has dialled the agent may be listened to.
+    /// Whether a part that has dialled the agent is a member of the cell.
     MembershipCheck,
     Log,
     Propose,
     Lease,
-    /// Calls between replicas, and content of packages as a whole.
+    /// Calls between replicas, and whole packages.
     Peer,
-    /// A replica asks to be taken in.
+    /// A replica requests to become a member.
     Member,
-    /// Content of packages in pieces.
+    /// Ranges of packages.
     Package,
 }
 
 impl InternalRoute {
-    /// The table. Operators, who hold the cell, may play every part in it.
+    /// The table. Operators, who hold the cell, may act as every part.
     fn allows(self, caller: &Caller) -> bool {
         use InternalRoute as R;
         match caller {
@@ -83,11 +83,12 @@ impl InternalRoute {
     }
 
     /// # Errors
-    /// When the caller has no business with this route.
+    /// When the caller may not use this route.
     pub(crate) fn admit(self, caller: &Caller) -> Result<(), ApiError> {
-        match self.allows(caller) {
-            true => Ok(()),
-            false => Err(wrong_caller_error(caller, self.allowed_callers())),
+        if self.allows(caller) {
+            Ok(())
+        } else {
+            Err(wrong_caller_error(caller, self.allowed_callers()))
         }
     }
 }
@@ -114,7 +115,7 @@ pub(super) fn check_own_machine(caller: &Caller, machine: &Name) -> Result<(), A
     }
 }
 
-/// A scheduler asks and proposes under the name of its certificate and no other.
+/// A scheduler requests leases and proposes under the name of its certificate and no other.
 ///
 /// # Errors
 /// When `name` is another.
@@ -129,11 +130,10 @@ pub(super) fn check_scheduler_name(caller: &Caller, name: &str) -> Result<(), Ap
     }
 }
 
-/// Nobody proposes in the name of anybody but a scheduler here; what schedulers may is decided by
-/// `apply`.
+/// Proposals here may only name schedulers as actors; what schedulers may do is decided by `apply`.
 ///
 /// # Errors
-/// When a request says that somebody else acts.
+/// When a request names another kind of actor.
 pub(super) fn check_proposal_actors(caller: &Caller, proposal: &Proposal) -> Result<(), ApiError> {
     for (at, request) in proposal.requests.iter().enumerate() {
         match &request.by {
@@ -147,8 +147,8 @@ pub(super) fn check_proposal_actors(caller: &Caller, proposal: &Proposal) -> Res
     Ok(())
 }
 
-/// The agent of a machine that was removed hears with its polls that its tasks are to end, and gets
-/// nothing else.
+/// The agent of a removed machine learns from its polls that its tasks are to end, and gets nothing
+/// else.
 fn check_machine_exists(caller: &Caller, state: &State) -> Result<(), ApiError> {
     match caller {
         Caller::Agent(machine) if state.is_revoked(PartKind::Agent, machine) => {
@@ -186,9 +186,9 @@ fn check_capability(
     }
 }
 
-/// The cell's own parts have their own routes. Of the public ones an agent has what is about its
-/// own machine, and fetches packages by digest: the work of its machine comes with its polls, and
-/// that of others is none of its business, for it runs where tasks may break out. Schedulers and
+/// The cell's own parts have their internal routes. Of the public ones an agent may use those about
+/// its own machine, and fetch packages by digest: its machine's tasks come with its polls, and
+/// those of others are not for it, because it runs where tasks may break out. Schedulers and
 /// replicas read. Tasks do not call as themselves yet.
 fn may_call(caller: &Caller, route: &Route) -> bool {
     match caller {
@@ -201,7 +201,7 @@ fn may_call(caller: &Caller, route: &Route) -> bool {
     }
 }
 
-/// Whether the caller gets an answer of a public route; `user`: whom its path names.
+/// Whether the caller may use a public route; `user`: the user that its path names.
 fn check_access(caller: &Caller, route: &Route, user: &str, state: &State) -> Result<(), ApiError> {
     if !may_call(caller, route) {
         let message = "agents, schedulers, replicas and tasks have no business with this route";
@@ -220,7 +220,7 @@ fn check_access(caller: &Caller, route: &Route, user: &str, state: &State) -> Re
 }
 
 impl Api {
-    /// Whether the caller gets in at all.
+    /// Checks whether the caller may use the route at all.
     pub(super) fn check_admitted(&self, call: &Call) -> Result<(), ApiError> {
         if call.route.access == Access::Open {
             return Ok(());
@@ -230,7 +230,7 @@ impl Api {
         self.handle.replicated().with(admits)
     }
 
-    /// Whether the caller would still get in.
+    /// Whether the caller would still be admitted.
     pub(super) fn is_still_admitted(&self, call: &Call) -> bool {
         call.is_proof_valid() && self.check_admitted(call).is_ok()
     }
@@ -247,26 +247,26 @@ impl Api {
         self.handle.replicated().with(|view| check_capability(caller, capability, &view.state))
     }
 
-    /// Refuses what is asked of a job by whoever could not change it. Comes before anything of the
-    /// job is looked at, so that a refusal tells nothing of it.
+    /// Rejects a change of a job by a caller that may not make it. It comes before anything of the
+    /// job is looked at, so that an error reveals nothing of it.
     pub(super) fn check_may_change(&self, caller: &Caller, job: &JobKey) -> Result<(), ApiError> {
         let Caller::User(user) = caller else { return Ok(()) };
-        match *user == job.user
-            || self.check_capability(caller, Capability::AdministrateJobs).is_ok()
+        if *user == job.user || self.check_capability(caller, Capability::AdministrateJobs).is_ok()
         {
-            true => Ok(()),
-            false => Err(Rejection::NotOwner { user: user.clone(), job: job.clone() }.into()),
+            Ok(())
+        } else {
+            Err(Rejection::NotOwner { user: user.clone(), job: job.clone() }.into())
         }
     }
 }
 
-/// Whoever asked, as far as it matters for what is shown.
+/// The caller, as far as it matters for what it may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Viewer {
-    /// Whoever has the whole state anyway: masters, schedulers, and who holds the cell.
+    /// A caller that has the whole state anyway: masters, schedulers, and operators.
     Trusted,
     User(Name),
-    /// Known, and without a job of its own.
+    /// Authenticated, and without jobs of its own.
     Nobody,
 }
 
@@ -279,7 +279,7 @@ impl Viewer {
         }
     }
 
-    /// Whether what jobs of `owner` run may be seen.
+    /// Whether the specs of `owner`'s jobs may be seen.
     pub fn sees_specs(&self, state: &State, owner: UserId) -> bool {
         match self {
             Viewer::Trusted => true,
@@ -290,7 +290,7 @@ impl Viewer {
         }
     }
 
-    /// Whether what everybody's jobs run may be seen.
+    /// Whether the specs of all jobs may be seen.
     pub fn sees_all_specs(&self, state: &State) -> bool {
         match self {
             Viewer::Trusted => true,

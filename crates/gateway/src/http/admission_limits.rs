@@ -1,9 +1,9 @@
-//! The door: what is kept out of the log though it could be in it. The log has rules of its own,
-//! which are the same everywhere and for ever; those here are no rules of `apply`. Some are an
-//! operator's choice and may differ between replicas while a new configuration is rolled out: they
-//! keep a slip of the hand (a count with three zeros too many) out. Others came after logs that do
-//! not keep them: what runs no program, or a package that cannot be, is refused whoever writes it,
-//! and jobs from before stay.
+//! Admission limits: what is kept out of the log though it would be valid in it. The log has rules
+//! of its own, which are the same everywhere and for ever; these are not rules of `apply`. Some are
+//! an operator's choice and may differ between replicas while a new configuration is rolled out:
+//! they stop typing errors (a count with three zeros too many). Others were added after existing
+//! logs that violate them: a spec that runs no program, or a package that cannot exist, is rejected
+//! whoever submits it, and older jobs stay.
 
 use super::Api;
 use cellwright_api::error::{ApiError, Code};
@@ -14,12 +14,12 @@ use cellwright_cell::components::{
     cron::{self, CronSpec},
 };
 use cellwright_cell::field::FieldSet;
-use cellwright_cell::reason::Rejection;
+use cellwright_cell::reason::{FieldName, Rejection};
 use cellwright_cell::spec::JobSpec;
 use serde_json::{Value, json};
 
 impl Api {
-    /// Whether the command asks for what this cell lets in.
+    /// Whether the command is within the limits of this cell.
     pub(super) fn check_limits(&self, command: &Command) -> Result<(), ApiError> {
         check_runnable(command)
             .map_err(|rejection| FieldErrors::of(command).attach_to(ApiError::from(&rejection)))?;
@@ -55,7 +55,8 @@ fn check_runnable(command: &Command) -> Result<(), Rejection> {
         other => match cron_spec(other) {
             Some(spec) => checked(&spec.job).map_err(|rejection| match rejection {
                 Rejection::BadField { field, value, allowed } => {
-                    Rejection::BadField { field: format!("job.{field}"), value, allowed }
+                    let field = FieldName { path: format!("job.{}", field.path), ..field };
+                    Rejection::BadField { field, value, allowed }
                 }
                 other => other,
             }),
@@ -64,7 +65,7 @@ fn check_runnable(command: &Command) -> Result<(), Rejection> {
     }
 }
 
-/// The periodic job that a command asks for.
+/// The periodic job in a command.
 fn cron_spec(command: &Command) -> Option<&CronSpec> {
     match command {
         Command::Component(components::Command::Cron(cron::Command::Set { spec, .. })) => {
@@ -74,11 +75,11 @@ fn cron_spec(command: &Command) -> Option<&CronSpec> {
     }
 }
 
-/// Fields of a spec that an error names at once.
+/// Limit of field errors in one answer.
 const MAX_ERRORS: usize = 20;
 
-/// Every field that is wrong with a spec, for the error of the first: whoever corrects one shall
-/// not send it again to hear of the next.
+/// All field errors of a spec, attached to the error of the first: a user should not have to send
+/// it again to learn of the next.
 pub(super) struct FieldErrors(Vec<FieldError>);
 
 impl FieldErrors {
@@ -97,14 +98,15 @@ impl FieldErrors {
         FieldErrors(admit::review_job(spec, &admit::RULES, FieldSet::default()))
     }
 
-    /// With all of them beside the one that it is about.
+    /// Attaches all of them to the error, which is about the first.
     pub(super) fn attach_to(&self, error: ApiError) -> ApiError {
         if error.code != Code::BadField || self.0.is_empty() {
             return error;
         }
         let error_entry = |field_error: &FieldError| {
             let path = field_error.path.to_string();
-            json!({ "path": path, "value": field_error.value, "allowed": field_error.allowed })
+            let (value, allowed) = (field_error.value.to_string(), field_error.allowed.to_string());
+            json!({ "path": path, "value": value, "allowed": allowed })
         };
         let errors: Vec<Value> = self.0.iter().take(MAX_ERRORS).map(error_entry).collect();
         error.with("errors", errors)

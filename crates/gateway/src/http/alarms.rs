@@ -1,5 +1,5 @@
-//! What a person should look at, as far as this replica knows: what the leader hears and misses,
-//! and the disks. Metrics say the same in figures, from this very list.
+//! Alarms that this replica knows of: silent machines and clocks, on the leader, and the disks.
+//! Metrics report the same numbers, from this very list.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply};
@@ -19,7 +19,7 @@ impl Api {
         Ok(reply::json(&call, index, &Alarms { replica, leads, items }))
     }
 
-    /// All of them; machines that are silent one by one come last, for they may be many.
+    /// All alarms; single silent machines come last, because there may be many.
     pub(super) fn alarms(&self) -> Vec<Alarm> {
         let noticed = self.handle.alarms();
         let state = self.handle.read().state;
@@ -58,7 +58,7 @@ impl Api {
         alarms
     }
 
-    /// Of all replicas on the leader, which asks them; of itself on others.
+    /// Of all replicas on the leader, which polls them; of itself on others.
     fn disks(&self) -> Vec<Alarm> {
         let (rooms, members) = (self.handle.replica().disk_spaces(), self.handle.status().members);
         let disk_alarm = |(id, room): (&u64, &cellwright_store::DiskSpace)| {
@@ -74,7 +74,7 @@ impl Api {
         rooms.iter().filter_map(disk_alarm).collect()
     }
 
-    /// `None` for a machine that is gone.
+    /// `None` for a machine that was removed.
     fn clock(&self, state: &State, owner: &ClockSource) -> Option<ClockOwner> {
         Some(match owner {
             ClockSource::Log => ClockOwner::Log,
@@ -93,7 +93,7 @@ impl Api {
     }
 }
 
-/// A scheduler calls itself what it likes.
+/// A scheduler chooses its own name, so it is sanitized.
 fn printable(name: &str) -> String {
     let fine = |c: &char| c.is_ascii_alphanumeric() || "-_./".contains(*c);
     name.chars().filter(fine).take(64).collect()

@@ -1,8 +1,8 @@
-//! "Make this job so", and what that would do.
+//! Apply ("make this job so"), and its dry run.
 //!
 //! A dry run applies the very command to a copy of the newest state, so that it cannot disagree
-//! with the cell; it can only be overtaken by it. `POST /v1/plan` goes further, and finds places
-//! for the tasks as well.
+//! with the cell; the state can only have changed since. `POST /v1/plan` goes further, and finds
+//! placements for the tasks as well.
 
 use super::access::Viewer;
 use super::call::Call;
@@ -34,7 +34,7 @@ impl Api {
     }
 
     /// What the call would do to the cell as it is now. Answered by the leader, as the call itself
-    /// would be; an idempotency key means nothing here.
+    /// would be; an idempotency key has no effect here.
     async fn dry_run(
         &self,
         call: &Call,
@@ -46,7 +46,7 @@ impl Api {
         let command = Command::ApplyJob { owner: owner.clone(), spec: spec.clone(), expect };
         self.check_limits(&command)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
-        // Before anything of the job is looked at: a difference tells what is there.
+        // Before anything of the job is looked at: a diff reveals the present spec.
         self.check_may_change(&caller, &key).inspect_err(|error| {
             self.write_audit(call, "apply_job", &key.to_string(), error.code.as_str());
         })?;
@@ -73,16 +73,16 @@ impl Api {
     }
 }
 
-/// The verdict on the command if it came next.
+/// The verdict on the command if it were applied next.
 fn dry_run_verdict(state: &State, by: Actor, now: Time, command: Command) -> Verdict {
     let mut copy = state.clone();
     let entry = Entry { now, requests: vec![Request { by, id: None, command }] };
     let mut verdicts = copy.apply(&entry, &mut Vec::new());
-    // An entry of one request has one verdict.
+    // An entry with one request has one verdict.
     verdicts.pop().unwrap_or(Ok(Done::Applied))
 }
 
-/// Version and spec of the job of that name that lives.
+/// Version and spec of the live job of that name.
 fn live_job(state: &State, key: &JobKey) -> Option<(u32, Arc<JobSpec>)> {
     let job = state.jobs().get(state.job_named(key)?)?;
     (!job.is_dead()).then(|| (job.version, job.spec().clone()))

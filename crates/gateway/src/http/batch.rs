@@ -1,4 +1,4 @@
-//! Many changes in one call: one entry of the log, one fsync, a verdict for each.
+//! Batches: many changes in one call, with one entry of the log, one fsync, and a verdict for each.
 
 use super::admission_limits::FieldErrors;
 use super::call::Call;
@@ -33,18 +33,17 @@ impl Api {
                 Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
             }
         }
-        let index = match requests.is_empty() {
-            true => self.handle.read().index,
-            false => {
-                let done = self.handle.submit_many(caller, requests).await?;
-                for ((at, errors), verdict) in positions.into_iter().zip(done.verdicts) {
-                    verdicts[at] = Some(match verdict {
-                        Ok(done_item) => ItemVerdict::Done(Changed::new(done.index, &done_item)),
-                        Err(rejection) => ItemVerdict::Refused(errors.attach_to(rejection.into())),
-                    });
-                }
-                done.index
+        let index = if requests.is_empty() {
+            self.handle.read().index
+        } else {
+            let done = self.handle.submit_many(caller, requests).await?;
+            for ((at, errors), verdict) in positions.into_iter().zip(done.verdicts) {
+                verdicts[at] = Some(match verdict {
+                    Ok(done_item) => ItemVerdict::Done(Changed::new(done.index, &done_item)),
+                    Err(rejection) => ItemVerdict::Refused(errors.attach_to(rejection.into())),
+                });
             }
+            done.index
         };
         let lost = || {
             let message = "the entry carried no verdict for this item";
@@ -55,7 +54,7 @@ impl Api {
     }
 }
 
-/// Items of one batch are requests of made-up clients, few enough each to stay in its window.
+/// Items of one batch are requests of synthetic clients, few enough each to stay in its window.
 fn item_id(key: &str, at: usize) -> RequestId {
     let client = xxh3_64(format!("{key}\0{}", at / WINDOW_SIZE).as_bytes());
     RequestId { client, sequence: (at % WINDOW_SIZE) as u64 }

@@ -1,5 +1,5 @@
-//! The other replicas over the door of the cell's own parts: as keepers of blobs, and as candidates
-//! that say who they are before they become members.
+//! The other replicas over the internal routes: as stores of blobs, and as candidates that identify
+//! themselves before they become members.
 
 use cellwright_api::client::Client;
 use cellwright_api::client::content::transfer_timeout;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What giving or fetching a blob may take beside the time of its bytes: flushing them to disk.
+/// Extra time to send or fetch a blob, beyond that for its bytes: flushing them to disk.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a candidate may take to say who it is.
+/// Timeout for a candidate to identify itself.
 const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct HttpBlobPeers {
-    /// Shows this replica's certificate.
+    /// The client presents this replica's certificate.
     pub client: Client,
     pub replica: Arc<Replica>,
     pub store: Arc<BlobStore>,

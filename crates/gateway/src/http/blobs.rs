@@ -1,5 +1,5 @@
-//! Blobs: bytes by digest. The bytes are on a majority of the replicas before the log hears of
-//! them.
+//! Blobs: content by digest. The bytes are on a majority of the replicas before the digest is in
+//! the log.
 
 use super::access::Viewer;
 use super::call::Call;
@@ -20,10 +20,10 @@ use futures::stream;
 use hyper::body::Body as _;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Jobs that are named of those that need a blob.
+/// Limit of the jobs listed as users of a blob.
 const MAX_NAMED_JOBS: usize = 10;
 
-/// What jobs say of one blob, which itself is bytes and a digest.
+/// The jobs that use one blob; the blob itself is only bytes and a digest.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BlobUsage<'a> {
     pub names: BTreeSet<&'a Token>,
@@ -31,7 +31,7 @@ pub(super) struct BlobUsage<'a> {
     pub uses: u32,
 }
 
-/// What all jobs say, by digest.
+/// The usage by all jobs, by digest.
 fn blob_usage(state: &State) -> BTreeMap<&Token, BlobUsage<'_>> {
     let mut all: BTreeMap<&Token, BlobUsage<'_>> = BTreeMap::new();
     for (id, job) in state.jobs().iter() {
@@ -44,7 +44,7 @@ fn blob_usage(state: &State) -> BTreeMap<&Token, BlobUsage<'_>> {
     all
 }
 
-/// What the viewer's own jobs name.
+/// Digests in the viewer's own jobs.
 fn own_digests<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
     let Viewer::User(name) = viewer else { return BTreeSet::new() };
     let user = state.user_named(name);
@@ -55,7 +55,7 @@ fn own_digests<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
     specs.flat_map(|spec: &JobSpec| &spec.task.packages).map(|package| &package.digest).collect()
 }
 
-/// Takes down what the specs of one job name; `user`: the job, if it keeps what it names.
+/// Adds the usage by the specs of one job; `user`: the job, if it keeps what it names.
 fn add_usage<'a>(
     all: &mut BTreeMap<&'a Token, BlobUsage<'a>>,
     specs: impl Iterator<Item = &'a JobSpec>,
@@ -76,7 +76,8 @@ fn add_usage<'a>(
     }
 }
 
-/// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
+/// Content, streamed as it is read. If it turns out to be damaged, it ends before its announced
+/// length.
 pub(super) fn content_response(reading: BlobReader) -> Response<Body> {
     let length = reading.length();
     let pieces = stream::try_unfold(reading, async |mut reading: BlobReader| {
@@ -97,7 +98,8 @@ impl Api {
         let local = self.run_blocking(|api| api.services.local_blobs()).await?;
         let is_here = |row: &Blob| local.contains(row.digest.as_str());
         let (usage, nothing) = (blob_usage(&view.state), BlobUsage::default());
-        // Whoever knows a digest may use it and read the content, so digests are not told around.
+        // A caller that knows a digest may use it and read the content, so digests are not listed
+        // for everyone.
         let viewer = call.viewer()?;
         let own_digests = own_digests(&view.state, &viewer);
         let rows = rows.filter(|(_, row)| {
@@ -115,7 +117,7 @@ impl Api {
 
     pub(super) async fn put_blob(&self, mut call: Call) -> ApiResult {
         let digest = call.token("digest")?;
-        // Said before the bytes are taken, not after.
+        // Redirected before the bytes are received, not after.
         let status = self.handle.status();
         if status.role != Role::Leader {
             let leader = status.leader_peer().map(|(_, peer)| peer.address);
@@ -151,7 +153,7 @@ impl Api {
         added
     }
 
-    /// Removes what was brought and is not wanted, unless the log has it after all.
+    /// Removes stored content that is not wanted, unless the log references it after all.
     async fn remove_unreferenced(&self, digest: Token) {
         let Ok(view) = self.handle.read_linearizable().await else { return };
         if view.state.blob_named(&digest).is_some() {

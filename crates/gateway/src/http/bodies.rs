@@ -1,6 +1,6 @@
-//! Bodies of requests, read with an end in sight: no larger than they may be, no more of one caller
-//! in memory at once than its share, and no slower than somebody who means to send one would be. A
-//! body that stands still is cut, and what was held of it is free again.
+//! Request bodies, read with limits: no larger than allowed, no more memory of one caller at once
+//! than its share, and no slower than a well-behaved sender. A body that stalls is cut off, and its
+//! memory is freed.
 //!
 //! Rejected: one deadline for every body. What is right for a kilobyte cuts a package's last
 //! megabyte off on a slow line, and what is right for the package lets sixty callers hold theirs
@@ -15,24 +15,24 @@ use http_body_util::BodyExt;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// How slowly a body may come.
+/// The slowest rate at which a body may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinBodyRate {
-    /// Longest silence, and how long nobody looks at the rate.
+    /// Longest pause, and how long the rate is not checked at first.
     pub patience: Duration,
     /// Bytes a second, on average since the body began.
     pub rate: u64,
 }
 
 impl MinBodyRate {
-    /// By when `read` bytes have to be here, counted from the first.
+    /// The time by which `read` bytes must have arrived, counted from the first.
     fn deadline(&self, read: usize) -> Duration {
         let earned = (read as u64).saturating_mul(1000) / self.rate.max(1);
         self.patience + Duration::from_millis(earned)
     }
 }
 
-/// The next piece, if it comes in time.
+/// The next chunk, if it arrives in time.
 pub(super) async fn next_chunk(
     body: &mut Body,
     pace: MinBodyRate,
@@ -56,8 +56,8 @@ pub(super) async fn next_chunk(
     }
 }
 
-/// The whole of a body of at most `limit` bytes; what it takes is taken from `share`, which the
-/// caller keeps for as long as it keeps the bytes.
+/// Reads a whole body of at most `limit` bytes; its memory is reserved from `share`, and the caller
+/// holds the reservation for as long as it holds the bytes.
 pub(super) async fn read_whole(
     mut body: Body,
     content_length: Option<u64>,
@@ -68,8 +68,8 @@ pub(super) async fn read_whole(
     if content_length.is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large_error(limit).with("bytes", content_length));
     }
-    // What is announced is taken at once: of many that come together some are read to their end,
-    // and not all of them to the middle.
+    // The announced length is reserved at once: of many concurrent bodies some are read to their
+    // end, and not all of them to the middle.
     let mut reserved_bytes =
         content_length.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     share.acquire_more(reserved_bytes)?;
@@ -87,7 +87,7 @@ pub(super) async fn read_whole(
     Ok(read.freeze())
 }
 
-/// The same content, cut off when it stands still: for what is not held in memory.
+/// The same content, cut off when it stalls: for content that is not held in memory.
 pub(super) fn with_min_rate(body: Body, pace: MinBodyRate) -> Body {
     let begun = Instant::now();
     Body::from_stream(stream::try_unfold((body, 0), move |(mut body, read)| async move {
@@ -131,15 +131,17 @@ mod tests {
         })
     }
 
-    /// Pieces of so many bytes, each after so many seconds; then silence, unless it ends.
+    /// Chunks of so many bytes, each after so many seconds; then a pause without end, unless it
+    /// `ends`.
     fn body(pieces: Vec<(u64, usize)>, ends: bool) -> Body {
         let pieces = stream::iter(pieces).then(|(after, bytes)| async move {
             tokio::time::sleep(Duration::from_secs(after)).await;
             Ok::<_, Infallible>(Bytes::from(vec![b'x'; bytes]))
         });
-        match ends {
-            true => Body::from_stream(pieces),
-            false => Body::from_stream(pieces.chain(stream::pending())),
+        if ends {
+            Body::from_stream(pieces)
+        } else {
+            Body::from_stream(pieces.chain(stream::pending()))
         }
     }
 
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(read(body(vec![(0, 5), (9, 5), (0, 0)], true), 100).await, Ok(10));
         assert_eq!(read(body(vec![(0, 5)], false), 100).await, Err(Code::SlowBody));
         assert_eq!(read(body(vec![], false), 100).await, Err(Code::SlowBody));
-        // A byte now and then is no pause and yet too slow.
+        // A byte now and then is not a pause and yet too slow.
         let drip = vec![(5, 1); 1000];
         assert_eq!(read(body(drip, true), 5000).await, Err(Code::SlowBody));
         let steady = vec![(5, 5000); 10];

@@ -1,4 +1,4 @@
-//! One request, checked against its row in the route table before a handler sees it.
+//! One API request, checked against its row in the route table before a handler sees it.
 
 use super::access::unauthenticated;
 use super::{Api, bodies};
@@ -32,13 +32,13 @@ pub(super) struct Call {
     uri: Uri,
     query: BTreeMap<&'static str, String>,
     pub headers: HeaderMap,
-    /// By what right the caller asks, to be looked at again.
+    /// The caller's proof of authentication, to be checked again.
     pub proof: Option<CallerProof>,
-    /// The connection itself, if it was asked for.
+    /// The upgraded connection, if the request asks for it.
     pub upgrade: Option<OnUpgrade>,
-    /// Behind a lock because a body cannot be shared between threads, and calls are.
+    /// In a mutex because a body is not `Sync`, and calls are.
     body: Mutex<Option<Body>>,
-    /// What of the caller's share the body takes.
+    /// The body's reservation in the caller's memory share.
     body_permit: Option<Permit>,
 }
 
@@ -73,12 +73,12 @@ impl Call {
         })
     }
 
-    /// Who asks, in the words of the audit log.
+    /// The caller, as the audit log names it.
     pub fn actor_text(&self) -> String {
         self.caller.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string)
     }
 
-    /// Parameters and headers, against the table.
+    /// Checks parameters and headers against the table.
     pub fn check(&mut self) -> Result<(), ApiError> {
         for (name, value) in &self.path {
             if let Some(parameter) = path_parameter(name) {
@@ -92,17 +92,18 @@ impl Call {
         self.expect().map(drop)
     }
 
-    /// Who asks. The table lets nobody unknown reach a handler that asks.
+    /// The authenticated caller. The table lets no unauthenticated request reach a handler that
+    /// needs it.
     pub fn caller(&self) -> Result<&Caller, ApiError> {
         self.caller.as_ref().ok_or_else(unauthenticated)
     }
 
-    /// Whether that by which the caller was let in is still good.
+    /// Whether the credentials that admitted the caller are still valid.
     pub fn is_proof_valid(&self) -> bool {
         self.proof.as_ref().is_none_or(CallerProof::is_valid)
     }
 
-    /// As it was asked for.
+    /// The requested path.
     pub fn path(&self) -> &str {
         self.uri.path()
     }
@@ -142,15 +143,16 @@ impl Call {
         self.query(name) == Some("true")
     }
 
-    /// The picture to answer from, and whether everything acknowledged before is in it.
+    /// The state to answer from, and whether it includes everything acknowledged before.
     pub async fn view(&self, api: &Api) -> Result<(View, bool), ApiError> {
-        match self.flag(CONSISTENT.name) {
-            true => Ok((api.handle.read_linearizable().await?, true)),
-            false => Ok((api.handle.read(), false)),
+        if self.flag(CONSISTENT.name) {
+            Ok((api.handle.read_linearizable().await?, true))
+        } else {
+            Ok((api.handle.read(), false))
         }
     }
 
-    /// The version the client saw, by header or by query.
+    /// The version the client expects, by header or by query.
     pub fn expect(&self) -> Result<Option<u32>, ApiError> {
         let query = self.query(EXPECT.name).map(|text| version(EXPECT.name, text)).transpose()?;
         let Some(value) = self.headers.get(header::IF_MATCH).filter(|_| self.route.versioned)
@@ -189,7 +191,7 @@ impl Call {
         }
     }
 
-    /// The body, whole. What it takes counts as the caller's for as long as the call goes on.
+    /// The whole body. Its memory counts against the caller's share for as long as the call runs.
     async fn body(&mut self, api: &Api) -> Result<Bytes, ApiError> {
         let (body, stated) = (self.take_body(), self.content_length());
         let mut share = api.flow.bodies.empty(&self.actor_text());
@@ -199,12 +201,12 @@ impl Call {
         read
     }
 
-    /// How long the body is, by its sender's own word.
+    /// The body's length, as announced by its sender.
     pub fn content_length(&self) -> Option<u64> {
         self.header("content-length").and_then(|text| text.parse().ok())
     }
 
-    /// The body as it comes, for content that does not fit in memory.
+    /// The body as a stream, for content that does not fit in memory.
     pub fn take_body(&mut self) -> Body {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         body.take().unwrap_or_default()
@@ -214,7 +216,7 @@ impl Call {
     pub async fn json<T: DeserializeOwned>(&mut self, api: &Api) -> Result<T, ApiError> {
         request_origin::require_json(&self.headers)?;
         let bytes = self.body(api).await?;
-        // As an object a list would be taken too, field by field; the API's description knows none.
+        // serde would also accept a list for an object, field by field; the API's schema does not.
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(ApiError::field("body", "a list", "an object"));
         }
@@ -242,7 +244,7 @@ fn parse_client_key(key: &str) -> Option<RequestId> {
     })
 }
 
-/// The field, where a number is none of its type: serde names the type alone.
+/// The field error, where a number is out of its type's range: serde names only the type.
 fn bad_number_error(route: &Route, bytes: &[u8], error: &serde_json::Error) -> Option<ApiError> {
     let text = error.to_string();
     let is_number = ["invalid value: integer", "invalid type: floating point"];
@@ -256,7 +258,7 @@ fn bad_number_error(route: &Route, bytes: &[u8], error: &serde_json::Error) -> O
     Some(error)
 }
 
-/// What serde says, with the field's name where it gives one.
+/// The serde error, with the field's name where it has one.
 fn bad_json_error(error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
     let mut api = ApiError::new(Code::BadBody, format!("the body is not as it must be: {text}"))
@@ -348,9 +350,10 @@ fn check_parameter(parameter: &Parameter, value: &str) -> Result<(), ApiError> {
         ParameterType::Text(most) => refuse(&format!("1 to {most} characters")),
         ParameterType::Digest => {
             let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-            match value.len() == 64 && value.bytes().all(hex) {
-                true => Ok(()),
-                false => refuse("64 digits 0-9 and a-f: the content's SHA-256"),
+            if value.len() == 64 && value.bytes().all(hex) {
+                Ok(())
+            } else {
+                refuse("64 digits 0-9 and a-f: the content's SHA-256")
             }
         }
     }

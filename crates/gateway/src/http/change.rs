@@ -1,4 +1,4 @@
-//! Changes: a command through the log, and its verdict as an answer.
+//! Changes: proposes a command to the log, and answers with its verdict.
 
 use super::admission_limits::FieldErrors;
 use super::call::Call;
@@ -11,15 +11,15 @@ use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 
-/// What is known of a command before its verdict, for the error if it is refused.
+/// Facts about a command before its verdict, for the error if it is rejected.
 pub(super) struct RejectionContext {
     errors: FieldErrors,
-    /// What a new job asks for.
+    /// Resources that a new job requests.
     requested: Option<Resources>,
 }
 
 impl Api {
-    /// Proposes one command under the caller's key; the index at which it stands, and what it did.
+    /// Proposes one command under the caller's idempotency key; returns its index and its effect.
     pub(super) async fn commit(
         &self,
         call: &Call,
@@ -37,14 +37,14 @@ impl Api {
         }
     }
 
-    /// What a refusal of this command would be told with.
+    /// The context for a rejection of this command.
     pub(super) fn rejection_context(&self, command: &Command) -> RejectionContext {
         let requested_of = |state: &State| quota_hint::requested_resources(state, command);
         let requested = self.handle.replicated().with(|view| requested_of(&view.state));
         RejectionContext { errors: FieldErrors::of(command), requested }
     }
 
-    /// A refusal at that index as its sender is told.
+    /// The API error for a rejection at that index.
     pub(super) fn rejection_error(
         &self,
         rejection: &Rejection,
@@ -53,10 +53,10 @@ impl Api {
     ) -> ApiError {
         let error = ApiError::from(rejection).with("index", index);
         let mut error = context.errors.attach_to(error);
-        // Rows have names here; the refusal itself only knows numbers.
-        let text_of = |state: &State| cellwright_cell::render::rejection(state, rejection);
+        // The state has names; the rejection itself only has numbers.
+        let text_of = |state: &State| cellwright_cell::words::refusal(state, rejection);
         error.message = match rejection {
-            // All jobs are looked through, which nobody who applies the log shall wait for.
+            // All jobs are searched, which must not block the applier of the log.
             Rejection::NoSuchJob(key) => {
                 let view = self.handle.read();
                 text_of(&view.state) + &suggestion(&view.state, key)

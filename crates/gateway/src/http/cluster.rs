@@ -1,4 +1,4 @@
-//! The cell as a whole (E1) and the replicas that run it.
+//! Status of the cell as a whole (E1) and of its replicas.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply, view};
@@ -68,8 +68,8 @@ impl Api {
     pub(super) fn disk_damage(&self) -> Vec<String> {
         let is_compensated = |damage_line: &String| {
             format!(
-                "{damage_line}; an older snapshot and the log made up for it when this replica started: \
-                 look after the disk; the next start without damage ends this alarm"
+                "{damage_line}; an older snapshot and the log made up for it when this replica \
+                 started: look after the disk; the next start without damage ends this alarm"
             )
         };
         let passed_over = &self.handle.replica().recovery().skipped_snapshots;
@@ -112,8 +112,8 @@ impl Api {
         self.audit_member_change(&call, "remove_master", &id.to_string(), done)
     }
 
-    /// A replica that was removed is not listened to any more. It is out already: should it not be
-    /// remembered, its certificate is still good for no longer than a day.
+    /// Revokes the certificates of a removed replica. It is removed already: if this fails, its
+    /// certificate is still valid for no longer than a day.
     async fn revoke_replica(&self, member: Option<&str>) {
         let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
         let command = Command::Dismiss { part: PartKind::Replica, name };
@@ -122,7 +122,7 @@ impl Api {
         }
     }
 
-    /// Any part, for one whose certificate is in the wrong hands.
+    /// Revokes any part, when its certificate is in the wrong hands.
     pub(super) async fn revoke(&self, mut call: Call) -> ApiResult {
         let Dismiss { part, name } = call.json(self).await?;
         let present = |member: &cellwright_store::Member| member.peer.name == name.as_str();
@@ -134,7 +134,7 @@ impl Api {
         self.change(&call, Command::Dismiss { part, name }).await
     }
 
-    /// Members are no rows of the log's commands, so the audit log is told here.
+    /// Membership changes are not commands of the log, so they are audited here.
     fn audit_member_change(
         &self,
         call: &Call,
@@ -160,7 +160,7 @@ pub(super) fn role_text(role: Role) -> &'static str {
     }
 }
 
-/// Everything but the index.
+/// The status without its index.
 pub(super) fn cluster_sums(state: &State) -> ClusterStatus {
     let mut status = ClusterStatus {
         nodes: Vec::with_capacity(state.machines().len()),
@@ -206,7 +206,7 @@ pub(super) fn cluster_sums(state: &State) -> ClusterStatus {
     status
 }
 
-/// Kinds of machines by how they run tasks that are told, the commonest first.
+/// Limit of the driver groups that are listed, the commonest first.
 const MAX_DRIVERS: usize = 8;
 
 fn drivers(state: &State) -> Vec<DriverView> {
@@ -244,7 +244,7 @@ pub(super) fn add_counts(sum: &mut TaskCounts, more: &TaskCounts) {
     sum.killed += more.killed;
 }
 
-/// Who asked to join as a replica and is none yet.
+/// Replicas that requested to join and are not members yet.
 fn waiting_replicas(state: &State, members: &BTreeMap<u64, Member>) -> Vec<WaitingReplica> {
     let rows = state.tokens().iter().map(|(_, row)| row);
     let is_in = |name: &Name| members.values().any(|member| member.peer.name == name.as_str());

@@ -1,11 +1,11 @@
-//! The web console: a handful of files inside this binary, given to whoever asks. They say nothing
-//! of the cell; all they show they ask of the API, with the rights of whoever is before them.
+//! The web console: a few files embedded in this binary, served to anyone. They contain no data of
+//! the cell; they fetch all of it from the API, with the rights of their user.
 //!
-//! Any path below `/console/` that is no file is the one page, which reads the path itself: so
-//! every view has an address that can be kept, sent and reloaded.
+//! Any path below `/console/` that is not a file is the single page, which parses the path itself:
+//! so every view has a URL that can be kept, sent and reloaded.
 //!
-//! Rejected: a folder beside the binary. It could be missing, of another version, or somebody
-//! else's; `CELL_CONSOLE_DIR` reads from one while the console is worked on, and only the files
+//! Rejected: a directory beside the binary. It could be missing, of another version, or somebody
+//! else's; `CELL_CONSOLE_DIR` serves from one during development of the console, and only the files
 //! that are known here.
 
 use axum::Router;
@@ -19,15 +19,15 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const BASE: &str = "/console/";
 const PAGE: &str = "index.html";
-/// The view of the API.
+/// The view with the API's documentation.
 const DOCS: &str = "/console/docs";
-/// Where work on the console happens, for those who work on it.
+/// Directory of the console's sources, for its developers.
 const FOLDER_VARIABLE: &str = "CELL_CONSOLE_DIR";
 
-/// No script, style or connection but our own, in no one's frame.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-                      connect-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
+/// No script, style or connection from elsewhere, and no embedding in frames.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+                                       img-src 'self'; connect-src 'self'; base-uri 'none'; \
+                                       form-action 'none'; frame-ancestors 'none'";
 
 struct File {
     name: &'static str,
@@ -82,7 +82,7 @@ const FILES: &[File] = files![
     "vendor/xterm-fit.js",
 ];
 
-/// Whether a path belongs to the console, which anyone may have.
+/// Whether a path belongs to the console, which is public.
 #[must_use]
 pub fn is_of_console(path: &str) -> bool {
     matches!(path, "/" | "/console" | "/docs" | "/docs/" | "/favicon.ico") || path.starts_with(BASE)
@@ -100,7 +100,7 @@ impl Console {
     pub fn router(self: &Arc<Console>) -> Router {
         let (one, all, icon) = (self.clone(), self.clone(), self.clone());
         let home = |uri: Uri| async move { redirect(BASE, &uri) };
-        // What people try first; a fragment, which names an operation, goes along.
+        // Common guesses for the documentation; a fragment, which names an operation, is kept.
         let docs = |uri: Uri| async move { redirect(DOCS, &uri) };
         let file = move |uri: Uri, headers: HeaderMap| async move { all.answer(&uri, &headers) };
         let page = move |headers: HeaderMap| async move { one.serve_file(PAGE, &headers) };
@@ -119,7 +119,7 @@ impl Console {
         let name = uri.path().strip_prefix(BASE).unwrap_or_default();
         match FILES.iter().find(|file| file.name == name) {
             Some(file) => self.serve_file(file.name, headers),
-            // A file that is asked for by an older page, and no view: views have no dots.
+            // A file requested by an older page, not a view: views have no dots.
             None if name.starts_with("pages/") || name.ends_with(".js") => not_found(),
             None => self.serve_file(PAGE, headers),
         }
@@ -137,7 +137,7 @@ impl Console {
         }
         let head = response.headers_mut();
         head.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type(name)));
-        // Asked for anew each time, and answered with "as before": no page of two versions.
+        // Revalidated each time, and answered with "not modified": no page mixes two versions.
         head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         if let Ok(tag) = HeaderValue::try_from(tag) {
             head.insert(header::ETAG, tag);
@@ -160,7 +160,7 @@ impl Console {
     }
 }
 
-/// To another path, with the query that came.
+/// Redirects to another path, with the request's query.
 fn redirect(to: &'static str, from: &Uri) -> Response<Body> {
     let query = from.query().map(|query| format!("?{query}")).unwrap_or_default();
     let location = HeaderValue::try_from(format!("{to}{query}"));
@@ -221,9 +221,10 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
             let name = format!("{prefix}{}", entry.file_name().into_string().unwrap());
-            match entry.file_type().unwrap().is_dir() {
-                true => files_below(&entry.path(), &format!("{name}/"), found),
-                false => drop(found.insert(name)),
+            if entry.file_type().unwrap().is_dir() {
+                files_below(&entry.path(), &format!("{name}/"), found)
+            } else {
+                found.insert(name);
             }
         }
     }
@@ -237,7 +238,7 @@ mod tests {
         let on_disk: BTreeSet<String> = on_disk.into_iter().filter(served).collect();
         let inside: BTreeSet<String> = FILES.iter().map(|file| file.name.to_owned()).collect();
         assert_eq!(inside, on_disk);
-        // The emulator is fetched by who opens a terminal, and by no page before.
+        // The emulator is fetched when a terminal is opened, and not before.
         let is_script = |file: &&File| file.name.ends_with(".js") && file.name != EMULATOR;
         let scripts = FILES.iter().filter(is_script);
         let bytes: usize = scripts.map(|file| file.content.len()).sum();

@@ -1,10 +1,10 @@
-//! Sessions in tasks: who may have one is decided here, its command is taken down here, and from
-//! there on this replica only passes bytes between the caller and the agent of the task's machine.
-//! Bytes that one side does not take are not asked of the other: the buffers are small and fixed.
+//! Exec sessions in tasks: authorised and audited here; from there on this replica only relays
+//! bytes between the caller and the agent of the task's machine. Backpressure holds: bytes that one
+//! side does not read are not read from the other; the buffers are small and fixed.
 //!
-//! A session outlives the request it came by, so whether its caller may have it is looked at again
-//! at every change of the cell: a token that is revoked, a capability that is taken away, a user
-//! who is removed, all end it.
+//! A session outlives its request, so its caller's authorisation is checked again at every change
+//! of the cell: a token that is revoked, a capability that is taken away, a user that is removed,
+//! all end it.
 
 use super::call::Call;
 use super::output::{Agent, agent_error};
@@ -26,13 +26,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// How long an agent may take to begin a session.
+/// Timeout for an agent to begin a session.
 const SESSION_START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long saying so may take.
+/// Timeout for closing the caller's stream.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a page may take to hear the end of a session.
+/// Timeout for a page to receive the end of a session.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A token's own end is no change of the cell: it is looked for this often.
+/// The expiry of a token is not a change of the cell: it is checked at this interval.
 const AUTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Api {
@@ -48,8 +48,8 @@ impl Api {
         Ok(response)
     }
 
-    /// The same for a page. Browsers keep from pages why a connection was refused, so whoever may
-    /// have sessions at all gets one, in which the refusal is the first and last word.
+    /// The same for a page. Browsers do not tell pages why a connection was rejected, so a caller
+    /// that may have sessions at all gets one, in which the rejection is the only frame.
     pub(super) async fn exec_task_in_page(&self, mut call: Call) -> ApiResult {
         let (caller_stream, response) = websocket::accept_upgrade(&mut call)?;
         let session = self.begin_session(&call).await;
@@ -57,11 +57,11 @@ impl Api {
         Ok(response)
     }
 
-    /// Takes a session down, and opens it.
+    /// Audits a session, and opens it.
     async fn begin_session(&self, call: &Call) -> Result<Session, ApiError> {
         let command = format!("exec {}", call.query("command").unwrap_or_default());
         let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
-        // Before anything runs: what nobody could take down is not done.
+        // Before anything runs: what cannot be audited is not done.
         if !self.write_audit(call, &command, &object, "asked") {
             let message = "the audit log cannot be written, so nothing is run";
             return Err(ApiError::new(Code::Internal, message));
@@ -81,7 +81,7 @@ impl Api {
             return Err(ApiError::parameter("terminal", text, "rows and columns, as 24x80"));
         }
         let permit = self.sessions.acquire_one(&call.actor_text())?;
-        // Sure of the present: nobody judges this again, as the leader does with changes.
+        // A linearizable read: nothing checks this again, as the leader does with changes.
         let state = self.handle.read_linearizable().await?.state;
         let id = call.task_row(&state)?;
         let row = state.tasks().get(id);
@@ -104,9 +104,9 @@ impl Api {
         Ok(Session { agent_stream, _permit: permit })
     }
 
-    /// Until one side has closed, or the caller may no longer.
+    /// Relays until one side has closed, or the caller is no longer authorised.
     async fn relay(self, call: Call, caller_stream: OnUpgrade, session: Session) {
-        // Whoever asked and went away has nothing to be told.
+        // The caller has disconnected, so there is no one to answer.
         let Ok(caller_stream) = caller_stream.await else { return };
         self.relay_until_revoked(&call, TokioIo::new(caller_stream), session).await;
     }
@@ -120,7 +120,7 @@ impl Api {
         tokio::select! {
             () = relay_bytes(&mut caller_stream, session.agent_stream) => {}
             () = self.authorization_lost(call) => {
-                // A caller that is there is told so by the end; one that is not need not be.
+                // A connected caller sees the end of the stream; a disconnected one need not.
                 let _ = timeout(SHUTDOWN_TIMEOUT, caller_stream.shutdown()).await;
             }
         }
@@ -140,7 +140,7 @@ impl Api {
                 Ok(session) => self.relay_until_revoked(&call, page_stream, session).await,
                 Err(error) => {
                     let text = format!("{}; {}", error.message, error.hint);
-                    // A page that is gone need not be told.
+                    // A page that has disconnected need not be told.
                     let _ = Frame::Failed(text).write(&mut page_stream).await;
                 }
             }
@@ -148,12 +148,12 @@ impl Api {
         let mut websocket_pump = pin!(websocket_pump);
         tokio::select! {
             () = &mut websocket_pump => {}
-            // What was said last is still on its way.
+            // The last frames are still being sent.
             () = relaying => drop(timeout(CLOSE_TIMEOUT, websocket_pump).await),
         }
     }
 
-    /// Done when the caller may no longer, or this master ends.
+    /// Completes when the caller is no longer authorised, or this master shuts down.
     pub(super) async fn authorization_lost(&self, call: &Call) {
         let mut changed = self.handle.watch_applied();
         loop {
@@ -169,13 +169,13 @@ impl Api {
     }
 }
 
-/// The far end of a session, and its place among those of this replica.
+/// The agent's end of a session, and its permit on this replica.
 struct Session {
     agent_stream: SessionStream,
     _permit: Permit,
 }
 
-/// The connection of the caller, if it asked to have it handed over.
+/// The caller's connection, if it requested an upgrade.
 fn take_upgrade(call: &mut Call) -> Result<OnUpgrade, ApiError> {
     let is_requested = call.header("upgrade") == Some(EXEC_PROTOCOL);
     call.upgrade.take().filter(|_| is_requested).ok_or_else(|| {

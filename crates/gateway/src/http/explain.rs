@@ -1,5 +1,5 @@
-//! Why a task waits, why it is where it is, and how it last ended: worked out by the scheduler's
-//! own code on a mirror of the live state, and read from the events.
+//! Explanations: why a task waits, why it is where it is, and how it last ended. They are computed
+//! by the scheduler's own code on a snapshot of the live state, and read from the events.
 
 pub(super) mod explanation_view;
 mod forecast;
@@ -30,12 +30,12 @@ use explanation_view::{TaskHistory, base_view};
 use forecast::Forecast;
 use std::collections::BTreeMap;
 
-/// Things that happened to a task, told with it.
+/// Limit of a task's events in an explanation.
 const MAX_HISTORY: usize = 10;
-/// Groups of a job that are explained, and indices named of each.
+/// Limits of the explained groups of a job, and of the indices named of each.
 const MAX_GROUPS: usize = 8;
 const MAX_NAMED_TASKS: usize = 20;
-/// Code of the obstacle that no scheduler plans such tasks.
+/// Code of the obstacle that no scheduler serves the job's shard.
 const SHARD_NOT_SERVED: &str = "lane-not-served";
 
 impl Api {
@@ -88,7 +88,7 @@ impl Api {
             _ => None,
         };
         let all: Vec<_> = explanation.groups.iter().map(|group| concerns(group).cloned()).collect();
-        // A task that starts may be in no group, and cannot run without its packages either.
+        // A task that is starting may be in no group, and cannot run without its packages either.
         if all.iter().any(Option::is_some) || explanation.tasks.assigned > 0 {
             explanation.text = prepend_obstacles(found, &explanation.text);
         }
@@ -98,15 +98,19 @@ impl Api {
         reply::one(&call, index, consistent, explanation)
     }
 
-    /// Asks the mirror where waiting does no harm, one question at a time.
-    pub(super) async fn query_snapshot<T: Send + 'static>(
+    /// Queries the snapshot on a blocking thread, one query at a time.
+    pub(super) async fn query_snapshot<T, Q>(
         &self,
         actor: String,
-        question: impl FnOnce(&Api, &View, &mut ClusterSnapshot) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
+        question: Q,
+    ) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        Q: FnOnce(&Api, &View, &mut ClusterSnapshot) -> Result<T, ApiError> + Send + 'static,
+    {
         let permit = self.explanation_queue.acquire(&actor).await?;
         self.run_blocking(move |api| {
-            // Held until the work is done, not until the asker is gone.
+            // Held until the work is done, even if the caller disconnects.
             let _one_at_a_time = permit;
             let cell = api.handle.replicated();
             api.snapshot_cache.query(cell, |view, snapshot| question(api, view, snapshot))
@@ -114,7 +118,7 @@ impl Api {
         .await
     }
 
-    /// What happened to a task lately. That it cannot be read is no reason to explain nothing.
+    /// Recent events of a task. If they cannot be read, the rest is explained all the same.
     fn task_history(&self, state: &State, job: JobId, index: u32) -> TaskHistory {
         let events = &self.handle.replicated().records.events;
         match events.recent_task_events(job, index, MAX_HISTORY) {
@@ -126,7 +130,8 @@ impl Api {
         }
     }
 
-    /// What keeps a task of the job from running in this state, whatever machines offer.
+    /// What keeps a task of the job from running in this state, whatever resources the machines
+    /// have.
     async fn obstacles(
         &self,
         state: &State,
@@ -151,7 +156,7 @@ impl Api {
     }
 
     /// Whether tasks wait for a scheduler rather than for a machine. A replica that does not lead
-    /// cannot tell, and says nothing.
+    /// cannot know, and returns nothing.
     pub(super) async fn unserved_shard(&self, spec: &JobSpec) -> Option<ObstacleView> {
         let code = SHARD_NOT_SERVED.to_owned();
         let shard = match SchedulerShardName::of(spec) {
@@ -180,7 +185,7 @@ fn is_served(obstacles: &[ObstacleView]) -> bool {
     obstacles.iter().all(|obstacle| obstacle.code != SHARD_NOT_SERVED)
 }
 
-/// Whether the packages of a task in this state are still to be had, or could not be.
+/// Whether a task in this state still has to fetch its packages, or could not.
 fn awaits_packages(state: TaskState) -> bool {
     let failed = TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart));
     matches!(state, TaskState::Pending | TaskState::Assigned) || state == failed
@@ -191,8 +196,8 @@ fn prepend_obstacles(obstacles: &[ObstacleView], text: &str) -> String {
     lines.chain([text.to_owned()]).collect()
 }
 
-/// Tasks of a job inside an alloc set wait for one of that name: for good, unless somebody runs it
-/// again.
+/// Tasks of a job inside an alloc set wait for an alloc set of that name: for good, unless it is
+/// submitted again.
 fn stopped_alloc_set(state: &State, spec: &JobSpec) -> Option<ObstacleView> {
     let set = spec.alloc_set.as_ref()?;
     let row = state.job_named(set).and_then(|id| state.jobs().get(id));
@@ -205,18 +210,18 @@ fn stopped_alloc_set(state: &State, spec: &JobSpec) -> Option<ObstacleView> {
     Some(ObstacleView { code: "no-alloc-set".to_owned(), message, hint })
 }
 
-/// What explanations of one question share.
+/// Context that the explanations of one query share.
 struct ExplainQuery<'a> {
     api: &'a Api,
     view: &'a View,
     now: Time,
-    /// Whether a scheduler plans such tasks at present.
+    /// Whether a scheduler serves the shard of such tasks at present.
     served: bool,
     usage: &'a UsageSnapshot,
 }
 
 impl ExplainQuery<'_> {
-    /// `timed`: with when it starts, if it waits.
+    /// `timed`: with its estimated start, if it waits.
     fn task(
         &self,
         snapshot: &mut ClusterSnapshot,
@@ -249,7 +254,7 @@ impl ExplainQuery<'_> {
         Some(result)
     }
 
-    /// `lacks`: packages of the job are to be had nowhere.
+    /// `lacks`: packages of the job are not available anywhere.
     fn job(
         &self,
         snapshot: &mut ClusterSnapshot,
@@ -272,8 +277,8 @@ impl ExplainQuery<'_> {
         for tasks in groups_by_size.into_iter().take(MAX_GROUPS) {
             let (index, task) = *tasks.first()?;
             let history = self.api.task_history(state, id, index);
-            // To play the queue forward costs more than all the rest, so that is done for the
-            // largest group that waits.
+            // Simulating the queue costs more than all the rest, so it is done for the largest
+            // waiting group only.
             let timed = groups.iter().all(|group| group.why.eta.is_none());
             let Some(why) = self.task(snapshot, task, history, timed) else { continue };
             groups.push(WaitingGroup {
@@ -291,13 +296,13 @@ impl ExplainQuery<'_> {
     }
 }
 
-/// What is the matter with a task, as far as tasks with the same can be told together.
+/// What is wrong with a task, coarse enough to group tasks by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum GroupKey {
     Waits(u32),
     Fails(TaskState),
     Deferred,
-    /// It has still to pass its health check for the first time.
+    /// It has not passed its health check yet.
     Starts,
 }
 

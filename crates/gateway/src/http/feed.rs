@@ -1,8 +1,9 @@
-//! What all watches share: the last events, read and written down once, and jobs as they are now.
+//! The cache that all watches share: the last events, read and serialized once, and jobs as they
+//! are now.
 //!
 //! A thousand watches that each read the files of the feed after every entry are a thousand threads
-//! and a thousand copies of the same text. Here whoever comes first reads for all, and the others
-//! take what is there. Who is further behind than what is kept reads the files, as before.
+//! and a thousand copies of the same text. Here the first one reads for all, and the others take
+//! the cached result. A watch that is further behind than the cache reads the files itself.
 
 use super::access::Viewer;
 use super::replica_services::{Cursor, EventRecord};
@@ -17,23 +18,23 @@ use cellwright_cell::state::State;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of one piece of a stream. It is what a reader that does not read holds.
+/// Bytes of one chunk of a stream. A stalled reader holds this much.
 pub(super) const MAX_CHUNK_BYTES: usize = 64 << 10;
-/// What is kept of the feed.
+/// Limit of cached events.
 const MAX_EVENTS: usize = 4096;
 const MAX_BYTES: usize = 4 << 20;
-/// Entries after which it is not worth catching up: nobody has watched for a while.
+/// Entries after which it is not worth catching up: there were no watches for a while.
 const MAX_CATCH_UP: u64 = 1024;
-/// What is kept of jobs written down.
+/// Limit of cached job renderings.
 const MAX_JOB_BYTES: usize = 8 << 20;
 
-/// One event, and as it stands on streams.
+/// One event, with its serialized form.
 pub(super) struct FeedItem {
     pub record: EventRecord,
     pub text: Bytes,
 }
 
-/// A job as it stands on streams.
+/// A job in its serialized form.
 pub(super) struct RenderedJob {
     pub user: Name,
     pub labels: Labels,
@@ -48,31 +49,31 @@ pub(super) struct Feed {
 
 #[derive(Default)]
 struct RecentEvents {
-    /// Everything after the first place up to the second is here; nothing is known at first.
+    /// Everything after the first cursor up to the second is cached; `None` at first.
     covers: Option<(Cursor, Cursor)>,
     items: VecDeque<Arc<FeedItem>>,
     bytes: usize,
-    /// The log's index when the files were last looked at.
+    /// The log index when the files were last read.
     read_index: u64,
 }
 
-/// Jobs as they were at one index of the log.
+/// Renderings of jobs at one index of the log.
 #[derive(Default)]
 struct RenderedJobs {
     index: u64,
     bytes: usize,
-    /// With what they run, or without: as whoever asks may see it.
+    /// By job, detail, and whether the spec is redacted.
     jobs: BTreeMap<(JobId, JobDetail, bool), Arc<RenderedJob>>,
 }
 
-/// What came after a place in the feed.
+/// What followed a cursor in the feed.
 pub(super) struct FeedUpdate {
     pub items: Vec<Arc<FeedItem>>,
     pub gap: bool,
 }
 
 impl RecentEvents {
-    /// Nothing yet; who is further behind reads the files until it has come here.
+    /// Empty so far; a watch that is further behind reads the files until it has caught up.
     fn from_now(applied: u64) -> RecentEvents {
         let now = Cursor::after(applied);
         RecentEvents { covers: Some((now, now)), read_index: applied, ..RecentEvents::default() }
@@ -96,7 +97,7 @@ impl RecentEvents {
         }
     }
 
-    /// What comes after `cursor`, a piece of it; nothing when that is too long ago.
+    /// One chunk of what follows `cursor`; `None` when that is too long ago.
     fn after(&self, cursor: Cursor) -> Option<Vec<Arc<FeedItem>>> {
         let (from, _) = self.covers.filter(|(from, _)| *from <= cursor)?;
         debug_assert!(self.items.front().is_none_or(|first| first.record.cursor > from));
@@ -112,7 +113,7 @@ fn render_item(record: EventRecord) -> FeedItem {
     FeedItem { record, text: Bytes::from(text) }
 }
 
-/// As many as make a piece, and one at least.
+/// As many items as fit a chunk, and at least one.
 fn take_chunk(items: impl Iterator<Item = Arc<FeedItem>>) -> Vec<Arc<FeedItem>> {
     let (mut chunk, mut bytes) = (Vec::new(), 0);
     for item in items.take(MAX_BATCH_EVENTS) {
@@ -126,7 +127,7 @@ fn take_chunk(items: impl Iterator<Item = Arc<FeedItem>>) -> Vec<Arc<FeedItem>> 
 }
 
 impl Api {
-    /// What came after a place in the feed, a piece of it.
+    /// One chunk of what followed a cursor in the feed.
     pub(super) async fn feed_after(&self, cursor: Cursor) -> Result<FeedUpdate, ApiError> {
         {
             let mut recent = self.feed.recent.lock().await;
@@ -140,9 +141,9 @@ impl Api {
         Ok(FeedUpdate { items, gap: found.gap })
     }
 
-    /// Reads what the log has got since somebody looked.
+    /// Reads what the feed got since the last refresh.
     async fn refresh_feed(&self, recent: &mut RecentEvents) -> Result<(), ApiError> {
-        // Before the files are read: what comes after this is looked for again.
+        // Before the files are read: later entries are read by the next refresh.
         let applied = self.handle.replicated().with(|view| view.index);
         if recent.read_index == applied && recent.covers.is_some() {
             return Ok(());
@@ -159,7 +160,7 @@ impl Api {
                 *recent = RecentEvents::from_now(applied);
                 return Ok(());
             }
-            // A stretch may end early by its size: only an empty one says that there is no more.
+            // A page may end early by its size: only an empty one means the end.
             let is_all = found.items.is_empty();
             recent.add(found.items);
             if is_all {
@@ -169,7 +170,8 @@ impl Api {
         }
     }
 
-    /// A job as it is, written down once for all who may see as much of it and ask at this index.
+    /// A job as it is now, rendered once for all callers that may see as much of it and ask at this
+    /// index.
     pub(super) fn rendered_job(
         &self,
         (state, index): (&State, u64),
@@ -179,22 +181,21 @@ impl Api {
     ) -> Option<Arc<RenderedJob>> {
         let is_inside = viewer.sees_specs(state, state.jobs().get(id)?.user);
         let key = (id, detail, is_inside);
-        let cached = |pictures: &RenderedJobs| match pictures.index == index {
-            true => pictures.jobs.get(&key).cloned(),
-            false => None,
+        let cached = |rendered_jobs: &RenderedJobs| {
+            if rendered_jobs.index == index { rendered_jobs.jobs.get(&key).cloned() } else { None }
         };
         let lock = || self.feed.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cached) = cached(&lock()) {
             return Some(cached);
         }
         let rendered = Arc::new(render_job(state, viewer, id, detail)?);
-        let mut pictures = lock();
-        if pictures.index < index || pictures.bytes > MAX_JOB_BYTES {
-            *pictures = RenderedJobs { index, ..RenderedJobs::default() };
+        let mut rendered_jobs = lock();
+        if rendered_jobs.index < index || rendered_jobs.bytes > MAX_JOB_BYTES {
+            *rendered_jobs = RenderedJobs { index, ..RenderedJobs::default() };
         }
-        if pictures.index == index {
-            pictures.bytes += rendered.json.len();
-            pictures.jobs.insert(key, rendered.clone());
+        if rendered_jobs.index == index {
+            rendered_jobs.bytes += rendered.json.len();
+            rendered_jobs.jobs.insert(key, rendered.clone());
         }
         Some(rendered)
     }

@@ -1,7 +1,7 @@
-//! What a name can mean. People type what they remember: `web`, `ann/web`, `ann/web/3`, the first
-//! letters of a machine. Whatever has just that name is meant; only where nothing has, everything
-//! that begins like it is a candidate. A name that several users have is the caller's own. `last`
-//! is the job that the caller submitted last, unless something is called so.
+//! Name resolution. People type what they remember: `web`, `ann/web`, `ann/web/3`, the first
+//! letters of a machine. An exact match wins; only where there is none, every name with this prefix
+//! is a candidate. A name that several users have refers to the caller's own. `last` is the job
+//! that the caller submitted last, unless something has that name.
 //!
 //! Rejected: lists read by the client, which would carry a whole cell to find one word in it.
 
@@ -18,9 +18,9 @@ use cellwright_cell::suggestions::nearest;
 use cellwright_master::handle::Caller;
 use std::collections::BTreeSet;
 
-/// Candidates that are listed; whoever sees so many types more letters.
+/// Limit of listed candidates; with more, the user has to type more letters.
 const MAX_CANDIDATES: usize = 50;
-/// Where nothing is called so: what the caller submitted last.
+/// If nothing has this name: the job that the caller submitted last.
 const LAST: &str = "last";
 
 impl Api {
@@ -28,18 +28,19 @@ impl Api {
         let text = call.query("name").unwrap_or_default().to_owned();
         let (view, consistent) = call.view(self).await?;
         let own = match call.caller()? {
-            // Whoever asks an open master works in this user's name.
+            // A caller of a dev master works in this user's name.
             Caller::Operator => DEV_USER,
             caller => user_of(caller).map_or("", Name::as_str),
         };
         let (exact, like) = search(&view.state, &text);
-        let mut items = match exact.is_empty() {
-            true => newest(&view.state, &text, own).map_or(like, |found| vec![found]),
-            false => exact,
+        let mut items = if exact.is_empty() {
+            newest(&view.state, &text, own).map_or(like, |found| vec![found])
+        } else {
+            exact
         };
         if items.is_empty() && call.flag("near") {
             let (view, text) = (view.clone(), text.clone());
-            // Every name of the cell is held against it, which others need not wait for.
+            // Every name of the cell is compared with it, which must not block others.
             items.extend(self.run_blocking(move |_| Ok(nearest_name(&view.state, &text))).await?);
         }
         sort_own_first(&mut items, &text, own);
@@ -50,9 +51,9 @@ impl Api {
     }
 }
 
-/// What was most likely meant by a name that nothing has.
+/// The closest match for a name that nothing has.
 fn nearest_name(state: &State, text: &str) -> Option<FoundView> {
-    // Everything begins like nothing.
+    // The empty prefix matches everything.
     let (_, all) = search(state, "");
     let names = all.iter().flat_map(|found| [Some(&*found.name), own_name(&found.name)]);
     let nearest = nearest(text, names.flatten())?;
@@ -66,7 +67,7 @@ fn own_name(name: &str) -> Option<&str> {
     name.split_once('/').map(|(_, own)| own)
 }
 
-/// Of things of one kind that differ by their owner alone, the caller's is meant.
+/// Of objects of one kind that differ only by their owner, the caller's comes first.
 fn sort_own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
     let is_own = |found: &FoundView| {
         let rest = found.name.strip_prefix(own).and_then(|rest| rest.strip_prefix('/'));
@@ -83,7 +84,7 @@ fn sort_own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
 }
 
 /// `last` or `last/3`: the job that a user submitted last, or a task of it. Runs of periodic jobs
-/// are nobody's doing, and would take the word away every minute.
+/// do not count: they would take the word over every minute.
 fn newest(state: &State, text: &str, own: &str) -> Option<FoundView> {
     let (word, index) = match text.split_once('/') {
         Some((word, index)) => (word, Some(index.parse::<usize>().ok()?)),
@@ -111,7 +112,7 @@ fn kind_of(job: &Job) -> FoundKind {
     }
 }
 
-/// What is called so, and what begins so.
+/// Exact matches, and prefix matches.
 fn search(state: &State, text: &str) -> (Vec<FoundView>, Vec<FoundView>) {
     let mut found = Search { text, exact: Vec::new(), prefixed: Vec::new() };
     for (id, job) in state.jobs().iter() {
@@ -147,7 +148,7 @@ impl Search<'_> {
         }
     }
 
-    /// By its own name, or behind its owner's.
+    /// Matches its own name, or its name behind its owner's.
     fn owned(&mut self, kind: FoundKind, owner: &str, name: &str) {
         let full = format!("{owner}/{name}");
         let view = FoundView { kind, name: full.clone() };
@@ -195,9 +196,9 @@ mod tests {
         check(&both, "web", "cid", &both);
         check(&both, "web", "", &both);
         check(&["ann/web/0", "bob/web/0"], "web/0", "bob", &["bob/web/0"]);
-        // What only begins so is not meant more than the others.
+        // A prefix match of the caller's own is not preferred.
         check(&["ann/web1", "bob/web2"], "web", "ann", &["ann/web1", "bob/web2"]);
-        // A machine of that name is still another thing.
+        // A machine of that name is still another object.
         check(&["ann/web", "bob/web", "web"], "web", "ann", &["ann/web", "web"]);
         // And so is a periodic job of another user.
         let item = |kind, name: &str| FoundView { kind, name: name.to_owned() };

@@ -1,5 +1,5 @@
-//! What one caller may have of this API at once (`cellwright_master::flow_control`), as the operator set
-//! it, and streams whose readers have to keep up.
+//! Flow control: what one caller may use of this API at once (`cellwright_master::flow_control`),
+//! as the operator configured it, and streams whose readers have to keep up.
 
 use super::bodies::MinBodyRate;
 use super::call::Call;
@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// So many callers may have all the questions waiting that each may have.
+/// So many callers may have their full number of queries waiting.
 const MAX_WAITING_CALLERS: usize = 16;
-/// Bytes of messages that one scheduler or replica may send at once: some of the largest.
+/// Bytes of messages in memory of one scheduler or replica: a few of the largest.
 const MAX_MESSAGE_BYTES: usize = 512 << 20;
 
 /// The operator's limits.
@@ -28,7 +28,7 @@ const MAX_MESSAGE_BYTES: usize = 512 << 20;
 pub struct FlowConfig {
     pub streams: usize,
     pub streams_per_user: usize,
-    /// How long a stream waits for its reader.
+    /// Write timeout of a stream.
     pub stream_patience: Duration,
     pub requests: usize,
     pub requests_per_user: usize,
@@ -37,12 +37,12 @@ pub struct FlowConfig {
     pub pace: MinBodyRate,
     /// Largest report of an agent.
     pub report_limit: usize,
-    /// Readers of output and sessions in tasks: each is a connection to a machine.
+    /// Readers of output and exec sessions: each is a connection to a machine.
     pub output_readers: usize,
     pub output_readers_per_user: usize,
     pub sessions: usize,
     pub sessions_per_user: usize,
-    /// Questions about the whole cell, such as plans, that one caller may have waiting.
+    /// Queries about the whole cell, such as plans, that one caller may have waiting.
     pub questions_per_user: usize,
 }
 
@@ -98,14 +98,14 @@ impl FlowConfig {
     }
 }
 
-/// Who has how much at present.
+/// The permits in use.
 #[derive(Clone)]
 pub(super) struct FlowControl {
     pub streams: PermitPool,
     pub stream_patience: Duration,
     pub requests: PermitPool,
     pub bodies: PermitPool,
-    /// What schedulers and replicas send.
+    /// For messages of schedulers and replicas.
     pub messages: PermitPool,
     pub pace: MinBodyRate,
     pub report_limit: usize,
@@ -142,7 +142,7 @@ impl FlowControl {
 }
 
 impl Api {
-    /// Held while a request is worked on. Whether the replica lives is told to anybody.
+    /// Held while a request is handled. Liveness requests need no permit.
     pub(super) fn request_permit(&self, call: &Call) -> Result<Option<Permit>, ApiError> {
         if call.route.access == Access::Open {
             return Ok(None);
@@ -150,9 +150,9 @@ impl Api {
         self.flow.requests.acquire_one(&call.actor_text()).map(Some)
     }
 
-    /// A stream of server-sent events, if the caller may have another one. What is made for it is
-    /// made apart from the connection: a reader that does not read for too long loses it, and with
-    /// it whatever the stream holds of the state.
+    /// A stream of server-sent events, if the caller may have another one. Its items are produced
+    /// in a task apart from the connection: a reader that stalls for too long is disconnected, and
+    /// with it everything that the stream holds of the state.
     pub(super) fn stream_response(
         &self,
         call: &Call,
@@ -161,20 +161,21 @@ impl Api {
         let permit = self.flow.streams.acquire_one(&call.actor_text())?;
         let (to, from) = mpsc::channel(1);
         spawn_request("a stream", forward_chunks(chunks, to, self.flow.stream_patience));
-        // The seat goes with the connection's end of it, which is what a slow reader holds on to.
-        let body = stream::unfold((from, permit), |(mut from, seat)| async move {
+        // The permit is held by the connection's end of the stream, which a slow reader holds on
+        // to.
+        let body = stream::unfold((from, permit), |(mut from, permit)| async move {
             let chunk = from.recv().await?;
-            Some((Ok::<_, Infallible>(chunk), (from, seat)))
+            Some((Ok::<_, Infallible>(chunk), (from, permit)))
         });
         Ok(event_stream_response(Body::from_stream(body)))
     }
 }
 
-/// Until there is no more, nobody listens, or the reader does not keep up.
+/// Forwards chunks until the source ends, the reader disconnects, or it does not keep up.
 pub(super) async fn forward_chunks<T>(
     chunks: impl Stream<Item = T>,
     to: mpsc::Sender<T>,
-    patience: Duration,
+    write_timeout: Duration,
 ) {
     let mut chunks = pin!(chunks);
     loop {
@@ -184,11 +185,11 @@ pub(super) async fn forward_chunks<T>(
             next = chunks.next() => next,
         };
         let Some(chunk) = next else { return };
-        match timeout(patience, to.send(chunk)).await {
+        match timeout(write_timeout, to.send(chunk)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
-                tracing::info!("a stream was ended: nobody read it for {patience:?}");
+                tracing::info!("a stream was ended: nobody read it for {write_timeout:?}");
                 return;
             }
         }
@@ -213,7 +214,7 @@ mod tests {
         let chunks = stream::repeat(Bytes::from_static(b"x"));
         let carrying = tokio::spawn(forward_chunks(chunks, to, Duration::from_secs(60)));
         assert!(from.recv().await.is_some());
-        // Two more are made, one waits, and then it is over: on a clock that nobody waits for.
+        // Two more are produced, one waits, and then it is cut off: the test's clock is paused.
         assert!(carrying.await.is_ok());
         assert!(from.recv().await.is_some());
         assert!(from.recv().await.is_none());

@@ -43,17 +43,16 @@ pub(super) fn find_job(state: &State, job: &JobKey) -> Result<JobId, ApiError> {
     })
 }
 
-/// Most names that one that there is not is compared with: a guess must not cost more than what
-/// was asked for.
+/// Limit of the names compared for a suggestion: it must not cost more than the request itself.
 const MAX_COMPARED: usize = 1000;
-/// Names longer or shorter by more letters are not what was meant.
+/// Names that differ in length by more letters are not suggested.
 const MAX_LENGTH_DIFFERENCE: usize = 3;
 
-/// `; did you mean ...?` for a job that there is not, or nothing: the nearest name among the jobs
-/// of that user. Where there is no such user, a job may be meant in the user's place. A periodic
-/// job of that name is told with its last run, which is a job.
+/// `; did you mean ...?` for a job that does not exist, or an empty text: the closest name among
+/// the jobs of that user. Where there is no such user, the user's name may be that of a job. A
+/// periodic job of that name is suggested with its last run, which is a job.
 ///
-/// It looks through all jobs: not to be called where the state is locked.
+/// It searches all jobs: not to be called while the state is locked.
 pub(super) fn suggestion(state: &State, wrong: &JobKey) -> String {
     if let Some(cron) = state.cron_named(wrong).and_then(|id| state.crons().get(id)) {
         return match cron.last_job().and_then(|job| state.job_key(job)) {
@@ -77,7 +76,7 @@ pub(super) fn suggestion(state: &State, wrong: &JobKey) -> String {
     suggested.map_or(String::new(), |meant| format!("; did you mean {meant}?"))
 }
 
-/// The names among these that are worth comparing with `wrong`.
+/// The names among these that are similar enough to compare with `wrong`.
 fn similar_names<'a>(
     wrong: &str,
     names: impl Iterator<Item = &'a str>,
@@ -89,7 +88,7 @@ fn similar_names<'a>(
 }
 
 impl Call {
-    /// The task the path names.
+    /// The task in the path.
     pub fn task_row(&self, state: &State) -> Result<TaskId, ApiError> {
         let job = self.job()?;
         let row = state.jobs().get(find_job(state, &job)?);
@@ -173,7 +172,7 @@ impl Api {
         let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
         let stopped = self.change(&call, Command::StopTask { job, index, expect }).await;
         stopped.map_err(|error| match error.code {
-            // Reads of a task that its job has not say how many it has; so does this.
+            // A read of a task that does not exist says how many tasks its job has; so does this.
             Code::NoSuchRow => {
                 let found = self.handle.replicated().with(|view| call.task_row(&view.state));
                 found.err().unwrap_or(error)
@@ -234,7 +233,7 @@ mod tests {
         let right = Some("web-server-of-ann");
         check(MAX_COMPARED - 1, "nothing-like-that", right);
         check(MAX_COMPARED, "nothing-like-that", None);
-        // Those of another length cost nothing, however many they are.
+        // Names of another length are not compared, however many they are.
         check(MAX_COMPARED * 2, "web", right);
         let far = "web-server-of-ann-two";
         assert_eq!(similar_names("web-server-of-ann", [far].into_iter()).count(), 0);

@@ -1,4 +1,5 @@
-//! Why the cell does not count on a machine: nobody hears its agent, or what it says is refused.
+//! Machine trouble: why the cell considers a machine unavailable. Its agent is not heard, or its
+//! reports are rejected.
 
 use super::Api;
 use cellwright_api::types::{MachineView, Trouble, TroubleView};
@@ -11,21 +12,22 @@ use cellwright_control::input::Alarm;
 use cellwright_master::rejected_polls::RejectedPoll;
 use std::collections::BTreeMap;
 
-const SILENT_HINT: &str = "on its machine: does the agent run (systemctl status cell-agent), what does it \
-                    log, does it reach a master";
-const NEVER_JOINED_HINT: &str = "start its agent: cell agent start; if it never joined: cell token create \
-                    --agent MACHINE --token-file FILE, cell agent join --token-file FILE";
+const SILENT_HINT: &str = "on its machine: does the agent run (systemctl status cell-agent), \
+                           what does it log, does it reach a master";
+const NEVER_JOINED_HINT: &str = "start its agent: cell agent start; if it never joined: cell token \
+                                 create --agent MACHINE --token-file FILE, cell agent join \
+                                 --token-file FILE";
 
-/// What is known of it now, for all machines.
+/// The present trouble of all machines.
 pub(super) struct MachineTroubles {
     now: Time,
     rejected_polls: BTreeMap<Name, RejectedPoll>,
-    /// For how long nobody heard machines that are up.
+    /// For how long machines that are up have not been heard.
     silent: BTreeMap<MachineId, Span>,
 }
 
 impl Api {
-    /// Other replicas are asked only if there is a machine that they may refuse.
+    /// Other replicas are asked only if there is a machine that they may reject.
     pub(super) async fn machine_troubles(&self, state: &State) -> MachineTroubles {
         let alarms = self.handle.alarms();
         let silent = alarms.into_iter().filter_map(|alarm| match alarm {
@@ -34,9 +36,10 @@ impl Api {
         });
         let silent: BTreeMap<MachineId, Span> = silent.collect();
         let is_down = |(_, row): (_, &Machine)| row.status == MachineStatus::Down;
-        let rejected_polls = match silent.is_empty() && !state.machines().iter().any(is_down) {
-            true => BTreeMap::new(),
-            false => self.handle.rejected_polls().await,
+        let rejected_polls = if silent.is_empty() && !state.machines().iter().any(is_down) {
+            BTreeMap::new()
+        } else {
+            self.handle.rejected_polls().await
         };
         MachineTroubles { now: self.handle.log_time(), rejected_polls, silent }
     }
@@ -70,7 +73,7 @@ impl MachineTroubles {
         view
     }
 
-    /// Of a machine that the cell does not know: its agent may have joined and be refused.
+    /// For a machine that the cell does not know: its agent may have joined and be rejected.
     pub fn of_unknown(&self, machine: &Name) -> Option<&RejectedPoll> {
         self.rejected_polls.get(machine)
     }

@@ -1,4 +1,4 @@
-//! Machines.
+//! Handlers for machines.
 
 use super::call::Call;
 use super::output::{Agent, agent_error};
@@ -12,7 +12,7 @@ use cellwright_cell::machine::{Machine, MachineSpec, MachineStatus};
 use cellwright_cell::reason::Rejection;
 use std::time::Duration;
 
-/// What an agent may take for an answer.
+/// Timeout for an agent's answer.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn has_status(row: &Machine, want: &str) -> bool {
@@ -79,7 +79,7 @@ impl Api {
         reply::page(&call, &page)
     }
 
-    /// Asked of its agent: the state knows which packages are there, not how they came.
+    /// The agent is asked: the state has the packages of a machine, not their sources.
     pub(super) async fn machine_packages(&self, call: Call) -> ApiResult {
         let name = call.name("machine")?;
         let _seat = self.output_reader_permit(&call)?;
@@ -110,18 +110,20 @@ impl Api {
 
     pub(super) async fn remove_machine(&self, call: Call) -> ApiResult {
         let (name, expect) = (call.name("machine")?, call.expect()?);
-        let command = match call.flag("force") {
-            true => Command::RemoveMachine { name, expect },
-            false => Command::RemoveEmptyMachine { name, expect },
+        let command = if call.flag("force") {
+            Command::RemoveMachine { name, expect }
+        } else {
+            Command::RemoveEmptyMachine { name, expect }
         };
         self.change(&call, command).await
     }
 
     pub(super) async fn drain(&self, call: Call, start: bool) -> ApiResult {
         let (name, expect) = (call.name("machine")?, call.expect()?);
-        let command = match start {
-            true => Command::StartDrain { name, expect },
-            false => Command::StopDrain { name, expect },
+        let command = if start {
+            Command::StartDrain { name, expect }
+        } else {
+            Command::StopDrain { name, expect }
         };
         self.change(&call, command).await
     }

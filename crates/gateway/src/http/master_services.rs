@@ -1,4 +1,5 @@
-//! The backstage of a real master: its event and audit logs, its blobs and its checkpoints.
+//! [`super::ReplicaServices`] of a real master: its event and audit logs, its
+//! blobs and its checkpoints.
 
 use super::replica_services::{Cursor, EventRecord, FeedPage, ReplicaServices};
 use axum::body::{Body, HttpBody};
@@ -7,8 +8,8 @@ use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
-use cellwright_cell::render;
 use cellwright_cell::state::State;
+use cellwright_cell::words;
 use cellwright_master::audit::{AuditEntry, AuditLog};
 use cellwright_master::blobs::{
     self, BlobError, BlobPeers, BlobReader, BlobStore, Digest, UploadBuffer, run_blocking,
@@ -28,14 +29,14 @@ pub struct MasterServices {
     pub events: Arc<EventLog>,
     pub audit: Arc<AuditLog>,
     pub checkpoints: Checkpoints,
-    /// Which replica this is.
+    /// Name of this replica.
     pub replica: Name,
     pub blobs: Arc<BlobStore>,
     pub peers: Arc<dyn OtherReplicas>,
     pub history: HistoryService,
 }
 
-/// The other replicas, as far as they are asked for anything but the log.
+/// The other replicas, for every call other than raft's.
 pub trait OtherReplicas: BlobPeers + ReplicaProbe {}
 
 impl<T: BlobPeers + ReplicaProbe> OtherReplicas for T {}
@@ -65,7 +66,7 @@ impl ReplicaServices for MasterServices {
             let Some(last) = page.items.last().map(|item| (item.number, item.position)) else {
                 return Ok(FeedPage { items, oldest, gap: false });
             };
-            // A reader stops before a gap; whoever asks for a list wants what follows it too.
+            // A reader stops before a gap; a list should include what follows it too.
             let is_first = items.is_empty() && after == Cursor::START;
             let first = items.len();
             items.extend(page.items.into_iter().map(audit_view));
@@ -175,7 +176,8 @@ impl ReplicaServices for MasterServices {
     }
 }
 
-/// Takes content in as it comes; what is announced as too long is refused before it comes.
+/// Stores content as it arrives; content whose announced length is too long is rejected before it
+/// is read.
 async fn store_blob(
     store: &Arc<BlobStore>,
     digest: Digest,
@@ -230,10 +232,10 @@ fn blob_error(error: BlobError) -> ApiError {
     }
 }
 
-/// The sentence starts with what the event is about, under the name it had then.
+/// The sentence starts with the event's object, under the name it had then.
 fn event_record(state: &State, item: RecordedEvent) -> EventRecord {
     let RecordedEvent { index, position, object, reason_object: _, event } = item;
-    let rendered = render::event(state, &event);
+    let rendered = words::event(state, &event);
     let text = match rendered.split_once(' ') {
         Some((_, rest)) => format!("{object} {rest}"),
         None => rendered,

@@ -1,5 +1,5 @@
-//! Metrics in Prometheus text, and whether the replica is well. Sums over the state are made when
-//! they are asked for; only what happens at the door is counted as it happens.
+//! Metrics in Prometheus text, and readiness of the replica. Totals of the state are computed at
+//! each request; only requests are counted as they happen.
 
 use super::call::Call;
 use super::cluster::role_text;
@@ -7,8 +7,11 @@ use super::{Api, ApiResult, cluster, removed_replica_error, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::Route;
 use cellwright_api::types::Alarm;
+use cellwright_api::wire::WireVersion;
 use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_master::handle::Caller;
 use cellwright_store::{Role, Status};
+use cellwright_supervise::lock;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +19,45 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Entries a replica may be behind its own log and still be called ready.
+/// Entries that a replica may lag behind its own log and still be ready.
 const MAX_READY_LAG: u64 = 10_000;
 
-/// Requests answered, by operation and status, and what machines got of packages.
+/// Counters of requests, by operation and status, and of package bytes sent to machines.
 #[derive(Default)]
 pub(super) struct RequestMetrics {
     counts: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
     package_bytes: AtomicU64,
+    /// Messages of other parts by kind of part and wire version; no version: refused for it.
+    messages: Mutex<BTreeMap<(String, Option<WireVersion>), u64>>,
 }
 
 impl RequestMetrics {
+    /// A message of another part came in a version, or was refused for its version.
+    pub fn heard(&self, from: &Caller, version: Option<WireVersion>) {
+        let name = from.to_string();
+        let kind = name.split(':').next().unwrap_or_default().to_owned();
+        *lock(&self.messages).entry((kind, version)).or_default() += 1;
+    }
+
+    fn write_messages(&self, page: &mut MetricsPage) {
+        let messages = lock(&self.messages).clone();
+        let about = "Messages of other parts, by the wire version they were written in.";
+        page.header("cell_wire_messages_total", "counter", about);
+        for ((kind, version), count) in &messages {
+            if let Some(version) = version {
+                let labels = format!("from=\"{kind}\",wire=\"{version}\"");
+                page.value("cell_wire_messages_total", &labels, *count);
+            }
+        }
+        let about = "Messages of other parts refused for their wire version.";
+        page.header("cell_wire_refused_total", "counter", about);
+        for ((kind, version), count) in &messages {
+            if version.is_none() {
+                page.value("cell_wire_refused_total", &format!("from=\"{kind}\""), *count);
+            }
+        }
+    }
+
     pub fn count(&self, route: &Route, status: u16, took: Duration) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = counts.entry((route.id(), status)).or_default();
@@ -34,13 +65,14 @@ impl RequestMetrics {
         entry.1 += took;
     }
 
-    /// Bytes of a package that went to a machine.
+    /// Counts bytes of a package that were sent to a machine.
     pub fn count_package_bytes(&self, bytes: usize) {
         self.package_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn write(&self, page: &mut MetricsPage) {
         panic_metrics(page);
+        self.write_messages(page);
         let about = "Bytes of packages given to machines.";
         page.header("cell_package_bytes_given_total", "counter", about);
         let package_bytes = self.package_bytes.load(Ordering::Relaxed);
@@ -59,7 +91,7 @@ impl RequestMetrics {
     }
 }
 
-/// What panicked in this process and did not end it.
+/// Panics in this process that did not end it.
 fn panic_metrics(page: &mut MetricsPage) {
     page.header("cell_panics_total", "counter", "Panics of this process, of any part.");
     page.value("cell_panics_total", "", cellwright_supervise::panics());
@@ -83,9 +115,10 @@ impl MetricsPage {
     }
 
     fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
-        let _ = match labels.is_empty() {
-            true => writeln!(self.0, "{name} {value}"),
-            false => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "{name} {value}")
+        } else {
+            writeln!(self.0, "{name}{{{labels}}} {value}")
         };
     }
 
@@ -94,7 +127,7 @@ impl MetricsPage {
         self.value(name, "", value);
     }
 
-    /// A gauge of those alarms of which `of` says labels and value.
+    /// A gauge of those alarms for which `of` returns labels and value.
     fn alarm_gauge(
         &mut self,
         name: &str,
@@ -150,7 +183,7 @@ impl Api {
         self.alarm_metrics(page);
     }
 
-    /// The alarms that `GET /v1/alarms` lists, as figures.
+    /// The alarms that `GET /v1/alarms` lists, as gauges.
     fn alarm_metrics(&self, page: &mut MetricsPage) {
         let alarms = self.alarms();
         page.header("cell_alarms", "gauge", "What a person should look at.");
@@ -196,7 +229,7 @@ impl Api {
         });
     }
 
-    /// Every replica's and the log's clock, within the bound or not.
+    /// The clock skew of every replica and of the log, within the limit or not.
     fn clock_metrics(&self, page: &mut MetricsPage) {
         let skews = self.handle.skews();
         let about = "By how much a master's clock is ahead of the cell's; leader.";
@@ -255,7 +288,7 @@ impl Api {
     }
 }
 
-/// Why clients should ask another replica.
+/// Why clients should use another replica.
 fn not_ready_reason(status: &Status) -> Option<String> {
     let behind = status.last_log.unwrap_or(0).saturating_sub(status.applied.unwrap_or(0));
     match status.role {

@@ -1,9 +1,10 @@
-//! Packages that a job names and nobody has: neither the masters nor a machine that is up.
+//! Packages that a job names and that are not available anywhere: neither from the masters nor from
+//! a machine that is up.
 //!
-//! Such a job is taken all the same, and what it lacks is said in its plan and wherever it is asked
-//! why it does not run. Rejected: refusing it. Jobs are kept in files and submitted in any order
-//! with what they need, periodic jobs long before; and a package that the masters were told to
-//! forget is still good on the machines that have it.
+//! Such a job is admitted all the same, and its missing packages are reported in its plan and in
+//! its explanation. Rejected: refusing it. Jobs are kept in files and submitted in any order with
+//! what they need, periodic jobs long before; and a package that was deleted from the masters is
+//! still usable on the machines that have it.
 
 use cellwright_api::packages;
 use cellwright_api::types::ObstacleView;
@@ -13,12 +14,12 @@ use cellwright_cell::spec::{JobSpec, PackageRef};
 use cellwright_cell::state::State;
 use std::collections::BTreeSet;
 
-/// Digests of packages that nobody has.
+/// Digests of packages that are not available anywhere.
 pub(super) struct MissingPackages(BTreeSet<Token>);
 
 impl MissingPackages {
-    /// Of all that the jobs name. Machines are gone through once however many packages there are;
-    /// in a large cell that is still no work for a thread that others wait for.
+    /// The missing packages of all given jobs. Machines are scanned once however many packages
+    /// there are; in a large cell that is still fast enough for an async thread.
     pub(super) fn of<'a>(
         state: &State,
         specs: impl IntoIterator<Item = &'a JobSpec>,
@@ -39,7 +40,7 @@ impl MissingPackages {
         MissingPackages(missing)
     }
 
-    /// Of one of those jobs.
+    /// The obstacles of one of those jobs.
     pub(super) fn obstacles(&self, spec: &JobSpec) -> Vec<ObstacleView> {
         let missing = spec.task.packages.iter().filter(|package| self.0.contains(&package.digest));
         missing.map(obstacle).collect()
@@ -72,7 +73,7 @@ mod tests {
         spec
     }
 
-    /// All jobs at once are told what each alone is.
+    /// A plan of all jobs at once reports for each what it reports for each alone.
     #[test]
     fn each_job_lacks_what_neither_the_masters_nor_a_machine_that_is_up_has() {
         let mut cell = Cell::with_machines(3);

@@ -1,12 +1,12 @@
-//! The public API: a thin face on [`cellwright_master::handle::MasterHandle`].
+//! The public HTTP API: a thin layer on [`cellwright_master::handle::MasterHandle`].
 //!
 //! The router is built from the table in `cellwright_api::routes`, and everything the table says is
-//! checked here before a handler runs: who may ask, which parameters exist, what they look like,
-//! how large a body may be. A handler turns a checked call into a read of the state or a command,
-//! and decides nothing: authorization and admission are rules of `apply`.
+//! checked here before a handler runs: who may call it, which parameters exist, their syntax, how
+//! large a body may be. A handler turns a checked call into a read of the state or a command, and
+//! decides nothing: authorization and admission are rules of `apply`.
 //!
-//! Rejected: one extractor type per route. They check the same things at forty places, and what
-//! they refuse is refused in the framework's words instead of ours.
+//! Rejected: one extractor type per route. They check the same things at forty places, and their
+//! errors are the framework's instead of ours.
 
 pub(crate) mod access;
 mod admission_limits;
@@ -91,22 +91,22 @@ use watch::JobDetail;
 
 type ApiResult = Result<Response<Body>, ApiError>;
 
-/// How the API behaves.
+/// Configuration of the API.
 #[derive(Clone, Debug)]
 pub struct ApiConfig {
     /// Bytes of one request's body, blobs apart.
     pub body_limit: usize,
-    /// Tasks of one job, as far as this door lets them in.
+    /// Limit of one job's tasks, checked at admission.
     pub tasks_per_job: u32,
     /// Fingerprint of the cell's authority, for join tokens; absent on a `--dev` master.
     pub authority: Option<String>,
-    /// Whether clients reach this cell over TLS: decides what redirects look like.
+    /// Whether clients reach this cell over TLS: decides the scheme of redirects.
     pub tls: bool,
-    /// What names end with.
+    /// The DNS zone of names.
     pub zone: Zone,
-    /// How agents are dialled.
+    /// The dialler for agents.
     pub agents: AgentDialler,
-    /// Bytes of packages.
+    /// Size limits of packages.
     pub package_limits: BlobLimits,
     pub flow: FlowConfig,
 }
@@ -126,13 +126,13 @@ impl Default for ApiConfig {
     }
 }
 
-/// What handlers share. Cheap to clone.
+/// State shared by all handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
     handle: MasterHandle,
     services: Arc<dyn ReplicaServices>,
     config: Arc<ApiConfig>,
-    /// Explanations and plans walk the whole cell: one at a time, and those who ask take turns.
+    /// Explanations and plans walk the whole cell: one at a time, queued fairly between callers.
     explanation_queue: FairQueue,
     snapshot_cache: Arc<SnapshotCache>,
     /// Each holds a connection to a machine.
@@ -143,7 +143,7 @@ pub struct Api {
     overview_cache: Arc<OverviewCache>,
     request_metrics: Arc<RequestMetrics>,
     console: Arc<Console>,
-    /// Packages on their way.
+    /// Packages being uploaded.
     incoming: IncomingUploads,
 }
 
@@ -168,7 +168,7 @@ impl Api {
         }
     }
 
-    /// Every route of the table, each with its handler.
+    /// Builds the router: every route of the table with its handler.
     pub fn router(&self) -> Router {
         let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
         let mut methods: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
@@ -237,7 +237,8 @@ impl Api {
         call.check()?;
         let (actor, request_permit) = (call.actor_text(), self.request_permit(&call)?);
         if route.method == Method::Get {
-            // Nobody reads it, and what was sent of it would be held for as long as a stream lasts.
+            // The handler does not read it, and its bytes would be held for as long as a stream
+            // lasts.
             drop(call.take_body());
         }
         let response = self.dispatch(call).await?;
@@ -284,7 +285,8 @@ impl Api {
         }
     }
 
-    /// What is about neither jobs nor machines. A test asks each route, so none is forgotten.
+    /// Operations that are about neither jobs nor machines. A test calls each route, so none is
+    /// forgotten.
     async fn dispatch_more(&self, call: Call) -> ApiResult {
         match call.route.operation {
             O::ListUsers => self.list_users(call).await,
@@ -337,15 +339,15 @@ impl Api {
 }
 
 impl Api {
-    /// Whether the caller gets in at all; that one does not is taken down.
+    /// Checks whether the caller is admitted at all; a rejection is audited.
     fn check_and_audit_admission(&self, call: &Call) -> Result<(), ApiError> {
         self.check_admitted(call).inspect_err(|error| {
             self.write_audit(call, call.route.method.as_str(), call.path(), error.code.as_str());
         })
     }
 
-    /// A line in the audit log for what does not go through the replicated log; says whether it was
-    /// written.
+    /// Writes an audit line for an action that does not go through the replicated log; returns
+    /// whether it was written.
     fn write_audit(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
         let actor = call.actor_text();
         let audit = &self.handle.replicated().records.audit;
@@ -358,13 +360,13 @@ impl Api {
     }
 }
 
-/// What a replica says of itself, whether it belongs to a cell or not.
+/// Operations about the replica itself, answered whether it belongs to a cell or not.
 fn is_replica_local(operation: O) -> bool {
     matches!(operation, O::MasterStatus | O::Metrics | O::Health | O::Ready | O::OpenApi)
 }
 
-/// What a replica that was removed says to everybody. What it knows of the cell grows old, and
-/// whoever asks could not tell; one that has not been taken in yet has little to say either.
+/// The error of a removed replica to every caller. Its copy of the state is outdated, and callers
+/// could not tell; a replica that is not a member yet answers the same.
 fn removed_replica_error() -> ApiError {
     let message = "this replica was removed from the cell, or is not taken in yet";
     ApiError::new(Code::NotReady, message).with(REMOVED, true).hint(
@@ -373,7 +375,7 @@ fn removed_replica_error() -> ApiError {
     )
 }
 
-/// The user who asks, if it is one.
+/// The user, if the caller is one.
 fn user_of(caller: &Caller) -> Option<&Name> {
     caller.user()
 }

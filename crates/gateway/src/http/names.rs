@@ -1,6 +1,6 @@
-//! Names: where jobs are reached, from the same picture every other read is answered from. DNS
-//! follows the log instead ([`cellwright_master::replicated`]), because it is asked too often to
-//! look at rows.
+//! Names: the endpoints of jobs, from the same state as every other read. DNS follows the log
+//! instead ([`cellwright_master::replicated_state`]), because it has too many queries to read rows
+//! for each.
 
 use super::call::Call;
 use super::watch::{ChangeSignal, ChangeWatch, KEEP_ALIVE, write_frame};
@@ -17,7 +17,7 @@ use futures::stream;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two looks at a job's names: an entry of the log may be about any job.
+/// Minimum interval between two reads of a job's names: an entry of the log may be about any job.
 const COALESCE_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Api {
@@ -66,7 +66,8 @@ impl Api {
                         return Some((Bytes::from(out), (api, changes, key, Some(name), false)));
                     }
                     match changes.next().await? {
-                        // Others change all the time; the reader needs a sign of life all the same.
+                        // Other jobs change all the time; the reader needs a keep-alive all the
+                        // same.
                         ChangeSignal::Changed if since.elapsed() < KEEP_ALIVE => {
                             sleep(COALESCE_INTERVAL).await
                         }

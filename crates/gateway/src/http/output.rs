@@ -1,10 +1,10 @@
-//! What tasks wrote, asked of the agent of the machine they are or were on and passed on to whoever
-//! may read it. Any replica does this: the state says where a task is, and the event log where an
-//! earlier attempt was.
+//! Output of tasks, fetched from the agent of the machine they run or ran on and passed on to
+//! callers that may read it. Any replica does this: the state says where a task is, and the event
+//! log where an earlier attempt was.
 //!
-//! A reader that follows is answered with a stream whose events carry the attempt and the place in
-//! it, so that another replica goes on where this one broke off. When an attempt has ended and the
-//! task is started again, the stream goes on with the next attempt, on whatever machine that is.
+//! A follower gets a stream whose events carry the attempt and the position in it, so that another
+//! replica continues where this one broke off. When an attempt has ended and the task is restarted,
+//! the stream continues with the next attempt, on whatever machine that is.
 
 use super::call::Call;
 use super::flow_control::event_stream_response;
@@ -33,11 +33,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long an agent may wait for more to tell; shorter than readers wait for a sign of life.
+/// How long an agent's answer may wait for more output; shorter than the interval of keep-alives.
 const AGENT_WAIT: Duration = Duration::from_secs(5);
-/// What an answer may take beyond that.
+/// Extra time for the answer beyond that.
 const RESPONSE_GRACE: Duration = Duration::from_secs(10);
-/// Between two tries to reach an agent that does not answer.
+/// Interval between attempts to reach an agent that does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One attempt of a task.
@@ -49,7 +49,7 @@ pub(super) struct Attempt {
     pub number: u32,
 }
 
-/// The agent of a machine, and where it says it can be dialled.
+/// The agent of a machine, and its published address.
 pub(super) struct Agent {
     pub machine: Name,
     pub address: String,
@@ -65,7 +65,7 @@ impl Agent {
             Some(AttributeValue::Text(address)) => {
                 Ok(Agent { machine: spec.name.clone(), address: address.clone() })
             }
-            // Known from the state alone, so nothing was tried that could have failed.
+            // Known from the state alone, so there is no other error to report.
             _ => {
                 let message = format!("no agent of {} said where it can be reached", spec.name);
                 Err(ApiError::new(Code::WrongState, message)
@@ -84,7 +84,7 @@ pub(super) fn agent_silent_error(message: &str) -> ApiError {
     ApiError::new(Code::AgentSilent, message)
 }
 
-/// What an agent refused is passed on; what kept it from answering is not the reader's doing.
+/// An agent's error is passed on; a failure to reach it is not the caller's fault.
 pub(super) fn agent_error(error: ClientError) -> ApiError {
     match error {
         ClientError::Api(error) => error,
@@ -92,7 +92,7 @@ pub(super) fn agent_error(error: ClientError) -> ApiError {
     }
 }
 
-/// There is no such attempt of a task that has had `newest` of them.
+/// The error that a task which has had `newest` attempts has no such attempt.
 fn no_attempt_error(name: &str, (number, newest): (u32, u32), is_dead: bool) -> ApiError {
     let placed = format!("{name} has been placed {}", times_text(u64::from(newest)));
     let (message, hint) = match newest {
@@ -113,7 +113,7 @@ fn no_attempt_error(name: &str, (number, newest): (u32, u32), is_dead: bool) -> 
 }
 
 impl Api {
-    /// The attempt that the call asks for: the newest, unless it says which.
+    /// The attempt in the call: the newest, unless it names one.
     fn attempt_of(&self, call: &Call, state: &State) -> Result<Attempt, ApiError> {
         let task = call.task_row(state)?;
         let newest = state.tasks().get(task).map_or(0, |row| row.attempt);
@@ -127,7 +127,7 @@ impl Api {
         Ok(Attempt { task, name, number })
     }
 
-    /// Where an attempt is, or was.
+    /// The agent of the machine where an attempt runs or ran.
     async fn agent_of(&self, attempt: &Attempt, actor: &str) -> Result<Agent, ApiError> {
         let state = self.handle.read().state;
         let row = state.tasks().get(attempt.task);
@@ -142,7 +142,7 @@ impl Api {
             return Agent::of(&state, machine);
         }
         let (task, number) = (attempt.task, attempt.number);
-        // Reads all events there are: one at a time, as with explanations.
+        // Reads all retained events: one call at a time, as with explanations.
         let _one_at_a_time = self.explanation_queue.acquire(actor).await?;
         let found = self.run_blocking(move |api| api.services.find_placement(task, number)).await?;
         let forgotten = || {
@@ -157,7 +157,7 @@ impl Api {
         self.config.agents.dial(&machine, &address).await.map_err(agent_error)
     }
 
-    /// Held while an agent is asked.
+    /// Held while an agent is called.
     pub(super) fn output_reader_permit(&self, call: &Call) -> Result<Permit, ApiError> {
         self.output_readers.acquire_one(&call.actor_text())
     }
@@ -218,7 +218,7 @@ impl Api {
     }
 }
 
-/// The first question, from near the end.
+/// The first query, from near the end.
 fn first_query(call: &Call, attempt: &Attempt) -> OutputQuery {
     OutputQuery {
         stream: match call.query("stream") {
@@ -242,7 +242,7 @@ async fn read_piece(
     connection.get(&path, Duration::from_millis(query.wait) + RESPONSE_GRACE).await
 }
 
-/// One reader that follows one task.
+/// A reader that follows the output of one task.
 struct OutputFollower {
     api: Api,
     call: Arc<Call>,
@@ -250,15 +250,15 @@ struct OutputFollower {
     query: OutputQuery,
     connection: Option<AgentConnection>,
     changed: watch::Receiver<u64>,
-    /// The reader knows that the machine does not answer.
+    /// Whether the reader has been told that the machine does not answer.
     is_silent: bool,
     is_over: bool,
     _permit: Permit,
 }
 
-/// How the task stands against the attempt that is read.
+/// The task's status relative to the attempt that is being read.
 enum AttemptStatus {
-    /// It is this attempt, or waits for the next.
+    /// The task is at this attempt, or waits for the next.
     Current,
     /// It has been placed again since.
     Superseded,
@@ -272,7 +272,7 @@ impl OutputFollower {
         if self.is_over || !self.api.is_still_admitted(&self.call) {
             return None;
         }
-        // Before the question: what changes meanwhile is seen after it.
+        // Before the query: changes that happen meanwhile are seen after it.
         self.changed.mark_unchanged();
         let status = self.attempt_status();
         let mut out = String::new();
@@ -288,7 +288,7 @@ impl OutputFollower {
                     self.advance(status, &mut out).await;
                 }
             }
-            // Not begun yet, or no longer kept.
+            // Not started yet, or no longer retained.
             Err(error) if error.code == Code::NoSuchTask => self.advance(status, &mut out).await,
             Err(error) => {
                 self.connection = None;
@@ -296,11 +296,11 @@ impl OutputFollower {
                     write_frame(&mut out, "silent", None::<String>, &error);
                 }
                 match status {
-                    // It may still come back with what is missing.
+                    // It may still come back with the missing output.
                     AttemptStatus::Current => {
                         drop(timeout(RETRY_INTERVAL, self.changed.changed()).await)
                     }
-                    standing => self.advance(standing, &mut out).await,
+                    status => self.advance(status, &mut out).await,
                 }
             }
         }
@@ -327,7 +327,7 @@ impl OutputFollower {
         read_piece(line, &self.attempt, &self.query).await.map_err(agent_error)
     }
 
-    /// Nothing more comes of this attempt.
+    /// This attempt produces no more output.
     async fn advance(&mut self, status: AttemptStatus, out: &mut String) {
         match status {
             AttemptStatus::Current => drop(timeout(KEEP_ALIVE / 2, self.changed.changed()).await),

@@ -1,9 +1,9 @@
-//! The whole cell in one small picture, and what changes in it.
+//! The overview: a compact snapshot of the whole cell, and a watch of its changes.
 //!
-//! A watch remembers which picture its reader has and sends what differs, at most once a second: so
-//! a reader costs the difference, whatever went on in between, and one that falls behind gets
-//! fewer and fresher pictures. Pictures are made once for all who watch, and so is what leads from
-//! one to the next: a thousand readers hold one picture and are sent the same bytes.
+//! A watch remembers the last snapshot sent to its reader and sends the difference, at most once a
+//! second: so a reader costs only the difference, whatever happened in between, and one that falls
+//! behind gets fewer and fresher snapshots. Snapshots are made once for all watches, and so are the
+//! updates from one to the next: a thousand readers share one snapshot and are sent the same bytes.
 //!
 //! Rejected: following the event feed for it. Usage is in no event, and a plan for ten thousand
 //! tasks is ten thousand events and one difference.
@@ -31,14 +31,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Least time between two pictures.
+/// Minimum interval between two snapshots.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-/// Usage changes without the log's saying so.
+/// Interval of refreshing usage, which changes without entries in the log.
 const USAGE_INTERVAL: Duration = Duration::from_secs(2);
-/// Signs of life when nothing changes.
+/// Interval of keep-alives when nothing changes.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// One machine in the picture, without its name.
+/// One machine in the snapshot, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MachineSummary {
     state: u8,
@@ -65,7 +65,7 @@ impl UsagePercent {
     }
 }
 
-/// Rounded to the nearest; of a machine that has none of it, nothing.
+/// Rounded to the nearest; 0 for a machine without capacity.
 fn percent(amount: u64, capacity: u64) -> u16 {
     let share = (amount.saturating_mul(100).saturating_add(capacity / 2)).checked_div(capacity);
     u16::try_from(share.unwrap_or(0)).unwrap_or(u16::MAX)
@@ -104,18 +104,18 @@ impl MachineSummary {
     }
 }
 
-/// The cell at one moment.
+/// A snapshot of the cell.
 #[derive(Default)]
 struct OverviewSnapshot {
-    /// Pictures are counted; each is newer than those before.
+    /// Sequence number; each snapshot is newer than those before.
     number: u64,
     index: u64,
     /// In the order of their ids.
     machines: Vec<(MachineId, MachineSummary)>,
     names: Vec<Name>,
     sums: Option<Overview>,
-    /// What leads here from earlier pictures, as it stands on streams; by their numbers, 0 for
-    /// whoever has none.
+    /// Serialized updates from earlier snapshots to this one, by their numbers; 0 for a reader
+    /// without one.
     updates: Mutex<BTreeMap<u64, Bytes>>,
 }
 
@@ -139,7 +139,7 @@ impl OverviewSnapshot {
         OverviewSnapshot { machines, names, sums: Some(sums), ..OverviewSnapshot::default() }
     }
 
-    /// The cell as it is, and in it the machines that a reader of `last_sent` has not seen so.
+    /// The totals, and the machines that changed since `last_sent`.
     fn changes_since(&self, state: &State, last_sent: Option<&OverviewSnapshot>) -> Overview {
         let mut now = self.sums.clone().unwrap_or_else(|| empty_overview(state));
         now.whole = last_sent.is_none();
@@ -156,7 +156,7 @@ impl OverviewSnapshot {
         now
     }
 
-    /// Whether a reader of the other one would learn nothing here.
+    /// Whether a reader of the other snapshot would see no difference.
     fn is_same_as(&self, other: &OverviewSnapshot) -> bool {
         let timeless = |snapshot: &OverviewSnapshot| {
             let now = cellwright_cell::time::Time(0);
@@ -166,13 +166,13 @@ impl OverviewSnapshot {
     }
 }
 
-/// The newest picture, made when somebody looks and the last one is old.
+/// The newest snapshot, made on demand when the last one is old.
 #[derive(Default)]
 pub(super) struct OverviewCache {
     newest: tokio::sync::Mutex<Option<(Instant, Arc<OverviewSnapshot>)>>,
 }
 
-/// Ways kept with a picture: readers in step share one, and those that are behind are few.
+/// Updates kept with a snapshot: readers in step share one, and those that are behind are few.
 const MAX_UPDATES: usize = 8;
 
 fn updates(snapshot: &OverviewSnapshot) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
@@ -180,7 +180,7 @@ fn updates(snapshot: &OverviewSnapshot) -> MutexGuard<'_, BTreeMap<u64, Bytes>> 
 }
 
 impl Api {
-    /// A picture no older than [`MIN_SNAPSHOT_INTERVAL`]; a new one only if there is something new in it.
+    /// A snapshot no older than [`MIN_SNAPSHOT_INTERVAL`]; a new one only if something changed.
     async fn overview_snapshot(&self) -> Arc<OverviewSnapshot> {
         let mut newest = self.overview_cache.newest.lock().await;
         if let Some((at, snapshot)) = &*newest
@@ -194,7 +194,7 @@ impl Api {
         let snapshot = match newest.take() {
             Some((_, last)) if fresh.is_same_as(&last) => last,
             last => {
-                // Whoever has seen it keeps it; nobody is sent there any more.
+                // Readers hold what they need of it; no new update leads to it.
                 last.iter().for_each(|(_, last)| updates(last).clear());
                 fresh.number = last.map_or(0, |(_, last)| last.number) + 1;
                 fresh.index = view.index;
@@ -205,7 +205,7 @@ impl Api {
         snapshot
     }
 
-    /// What a reader of `last_sent` is sent to get to `picture`.
+    /// The update that brings a reader of `last_sent` to `snapshot`.
     fn update_for(
         &self,
         snapshot: &OverviewSnapshot,
@@ -262,7 +262,7 @@ fn add_machine(sum: &mut Overview, row: &Machine, load: &MachineLoad, used: Opti
     sum.machines_measured += u32::from(used.is_some());
 }
 
-/// A reader of pictures.
+/// A reader of overviews.
 struct OverviewReader {
     api: Api,
     changes: ChangeWatch,
@@ -271,7 +271,7 @@ struct OverviewReader {
 }
 
 impl OverviewReader {
-    /// The next words on the stream; nothing when it is over.
+    /// The next frame of the stream; `None` when it is over.
     async fn next_frame(&mut self) -> Option<Bytes> {
         let keep_alive_at = Instant::now() + KEEP_ALIVE_INTERVAL;
         loop {
@@ -290,7 +290,7 @@ impl OverviewReader {
             if Instant::now() >= keep_alive_at {
                 return Some(Bytes::from_static(b": still here\n\n"));
             }
-            // Time alone brings news of usage; the end of the master ends the watch.
+            // A timeout means that usage may have changed; the master's shutdown ends the watch.
             if let Ok(None) = timeout(USAGE_INTERVAL, self.changes.next()).await {
                 return None;
             }

@@ -1,6 +1,6 @@
-//! Which machines an agent may fetch a package from: those that have it by their own report, and
-//! those that run tasks of the same job, which have it soon and give on what has arrived. The
-//! masters serve what none of them has.
+//! Package holders: the machines from which an agent may fetch a package. These are the machines
+//! that report having it, and those that run tasks of the same job, which will have it soon and
+//! serve the chunks that have arrived. The masters serve what no machine has.
 
 use super::output::Agent;
 use cellwright_api::client::internal_calls::{HoldersRequest, PackageHolder};
@@ -10,11 +10,10 @@ use cellwright_cell::state::State;
 use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Machines named at most: more than are asked at once, so that some may be gone.
+/// Limit of the machines returned: more than are used at once, so that some may be unavailable.
 const MAX_HOLDERS: usize = 8;
 
-/// Different askers are told of different machines, so that the first to have it is not asked by
-/// all.
+/// Different agents get different machines, so that the first holder is not used by all.
 pub(super) fn find_holders(state: &State, request: &HoldersRequest) -> Vec<PackageHolder> {
     let job = request.task.and_then(|task| state.tasks().get(task)).map(|row| row.job);
     let tasks = job.and_then(|job| state.jobs().get(job)).map_or(&[][..], |row| &row.tasks);

@@ -1,5 +1,5 @@
-//! Lists: which part, and which rows. A cursor is the key of the last row seen; keys are never
-//! used again for another row, so a list that changes between pages neither skips nor repeats.
+//! Pagination and selectors of lists. A cursor is the key of the last row seen; keys are never
+//! reused for another row, so a list that changes between pages neither skips nor repeats.
 
 use super::call::Call;
 use cellwright_api::error::ApiError;
@@ -8,7 +8,7 @@ use cellwright_api::types::Page;
 use cellwright_cell::label::LabelTerm;
 use cellwright_cell::name::Token;
 
-/// Most terms of a selector.
+/// Limit of the terms in a selector.
 const MAX_TERMS: usize = 64;
 
 impl Call {
@@ -29,8 +29,8 @@ impl Call {
         self.query("selector").map_or(Ok(vec![]), parse_selector)
     }
 
-    /// The rows of one page, in the order of their keys, which they come in. Only rows of the page
-    /// are shown: a view costs more than a row.
+    /// The rows of one page, in the order of their keys, in which they come. Only rows of the page
+    /// are rendered: a view costs more than a row.
     pub fn page<R, T>(
         &self,
         kind: char,

@@ -1,5 +1,5 @@
-//! What submitting or updating jobs would do: rehearsed on a copy of the live state by the state
-//! machine and the scheduler themselves, and told field by field, task by task.
+//! Plans: what submitting or updating jobs would do, by a dry run on a copy of the live state with
+//! the state machine and the scheduler themselves; reported field by field, task by task.
 
 use super::access::Viewer;
 use super::admission_limits::FieldErrors;
@@ -16,23 +16,23 @@ use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::isolation::Secret;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::render;
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
 use cellwright_cell::spec_change;
 use cellwright_cell::state::State;
+use cellwright_cell::words;
 use cellwright_sched::dry_run::{DryRun, DryRunResult, TaskEffect};
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::whatif::Evicted;
 use cellwright_sched::{DEFAULT_SEED, Options};
 use serde_json::Value;
 
-/// Machines listed of a job, and indices of tasks named on each.
+/// Limits of the machines listed for a job, and of the task indices listed for each.
 const MAX_PLACES: usize = 50;
 const MAX_NAMED_TASKS: usize = 20;
-/// Victims listed of a job.
+/// Limit of the victims listed for a job.
 const MAX_VICTIMS: usize = 1000;
-/// Stands for the secret that somebody else than the owner writes; the second where that is what
-/// there was.
+/// Replaces a secret written by somebody other than the owner; the second one if the old value is
+/// equal to the first.
 const CHANGED_SECRET: &str = "-";
 const CHANGED_SECRET_ALTERNATIVE: &str = "--";
 
@@ -58,14 +58,14 @@ impl Api {
                 spec: spec.clone(),
                 expect,
             })?;
-            // Before anything of the job is looked at: a difference tells what is there.
+            // Before anything of the job is looked at: a diff reveals the present spec.
             let job = JobKey { user: owner.clone(), job: spec.name.clone() };
             self.check_may_change(&caller, &job).inspect_err(|error| {
                 self.write_audit(&call, "plan", &job.to_string(), error.code.as_str());
             })?;
             requested.push((owner, spec));
         }
-        // The barrier: what was acknowledged before is in the mirror too.
+        // The barrier: what was acknowledged before is in the snapshot too.
         let (_, consistent) = call.view(self).await?;
         let mut shard_obstacles = Vec::new();
         for (_, spec) in &requested {
@@ -102,7 +102,7 @@ impl Api {
 }
 
 /// For everybody but the owner a secret that is written again counts as changed, whatever it was:
-/// whoever administrates jobs must not find out a value by asking whether it is this one.
+/// users with `administrate_jobs` must not find out a value by trying it.
 pub(super) fn mask_secrets(
     state: &State,
     viewer: &Viewer,
@@ -117,7 +117,7 @@ pub(super) fn mask_secrets(
     let old = state.job_named(&key).and_then(|id| state.jobs().get(id));
     for (name, value) in &mut spec.task.secrets {
         if let Some(before) = old.and_then(|job| job.spec().task.secrets.get(name)) {
-            // One that is admitted, or every plan would be refused for it.
+            // A value that is admitted, or every plan would be rejected for it.
             let changed = if before.0 == CHANGED_SECRET {
                 CHANGED_SECRET_ALTERNATIVE
             } else {
@@ -135,7 +135,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
     let by_machine = result.by_machine();
     let rejected = result.verdict.as_ref().err().map(|rejection| {
         let mut error = FieldErrors::of_job(spec).attach_to(ApiError::from(rejection));
-        error.message = render::rejection(state, rejection);
+        error.message = words::refusal(state, rejection);
         error
     });
     let action = match &result.verdict {
@@ -215,7 +215,7 @@ fn planned_victims(evicted: &[Evicted]) -> Vec<PlannedVictim> {
     evicted.iter().take(MAX_VICTIMS).map(victim).collect()
 }
 
-/// Every leaf in which the specs differ, with the class the kernel gives the field it belongs to.
+/// Every leaf in which the specs differ, with the change class of its field.
 pub(super) fn field_diffs(old: &JobSpec, new: &JobSpec) -> Vec<FieldDiff> {
     let classes = spec_change::spec_changes(old, new);
     let class_of = |path: &str| {
@@ -247,7 +247,7 @@ type Leaf = (String, Option<Value>, Option<Value>);
 
 /// Objects are compared key by key; everything else, lists included, as a whole.
 fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Leaf>) {
-    // A field that says nothing is one that is not there.
+    // A null field counts as absent.
     let (old, new) = (old.filter(|v| !v.is_null()), new.filter(|v| !v.is_null()));
     if old == new {
         return;
@@ -255,7 +255,7 @@ fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Le
     let nothing = serde_json::Map::new();
     let (a, b) = match (old, new) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => (a, b),
-        // A list of named things that was empty, or is now.
+        // A list of named items that was empty, or is now.
         (Some(Value::Object(a)), None) if !path.is_empty() => (a, &nothing),
         (None, Some(Value::Object(b))) if !path.is_empty() => (&nothing, b),
         _ => {

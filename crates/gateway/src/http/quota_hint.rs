@@ -1,6 +1,6 @@
-//! What to type where quota does not suffice: how much would have to be granted for this very
-//! request to be admitted. A refusal knows only the first dimension that is short, so the rest is
-//! looked up beside the log, where a wrong figure costs a second try and no replay.
+//! Quota hints: how much quota would have to be granted for this very request to be admitted. A
+//! rejection names only the first dimension that is short, so the rest is computed beside the log,
+//! where a wrong number costs a second try and no replay.
 
 use cellwright_cell::command::Command;
 use cellwright_cell::job::Job;
@@ -12,7 +12,7 @@ use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 
-/// What a new job asks for in all dimensions; of a change the refusal alone tells.
+/// What a new job requests in all dimensions; for an update only the rejection says it.
 pub(super) fn requested_resources(state: &State, command: &Command) -> Option<Resources> {
     let least_charge = state.bounds().least_charge;
     match command {
@@ -26,7 +26,7 @@ pub(super) fn requested_resources(state: &State, command: &Command) -> Option<Re
     }
 }
 
-/// `None` where something else than quota is in the way.
+/// `None` where the obstacle is not quota.
 pub(super) fn hint(
     state: &State,
     rejection: &Rejection,
@@ -50,7 +50,7 @@ pub(super) fn hint(
     ))
 }
 
-/// The options that grant what is lacking.
+/// The command-line options that grant what is missing.
 fn missing_options(
     granted: Resources,
     charged: Resources,
@@ -59,7 +59,7 @@ fn missing_options(
 ) -> String {
     let needed = |dimension: Dimension| match requested {
         Some(requested) => charged.get(dimension).saturating_add(requested.get(dimension)),
-        // Of what was granted so much is taken by others; where nothing is left it may be more.
+        // Part of the grant is used by other jobs; where nothing is left it may be more.
         None if dimension != short.dimension => 0,
         None if short.available > 0 => (granted.get(dimension)
             - short.available.min(granted.get(dimension)))
@@ -75,7 +75,7 @@ fn missing_options(
         .collect()
 }
 
-/// Of a quota that does not count now also when it shall.
+/// For a quota that is not valid now, also the option for its validity.
 fn validity_options(user: &User, band: Band, now: Time) -> &'static str {
     match user.quota.get(&band) {
         Some(quota) if quota.until <= now => " --until 30d",
@@ -84,7 +84,7 @@ fn validity_options(user: &User, band: Band, now: Time) -> &'static str {
     }
 }
 
-/// Exactly so much, as the command line takes it.
+/// The exact amount, as the command line takes it.
 fn format_amount(dimension: Dimension, amount: u64) -> String {
     if dimension == Dimension::Cpu {
         let text = format!("{}.{:03}", amount / 1000, amount % 1000);
@@ -111,7 +111,7 @@ mod tests {
         let cpu = short(Dimension::Cpu, 1500, 750);
         let all = " --cpu 1.75 --ram 1048577KiB --disk 1GiB";
         assert_eq!(missing_options(granted, charged, Some(large), &cpu), all);
-        // A change of a job, which is charged for already: others hold 150.
+        // An update of a job, which is charged already: other jobs hold 150.
         let cpu = short(Dimension::Cpu, 3000, 850);
         assert_eq!(missing_options(granted, charged, None, &cpu), " --cpu 3.15");
     }

@@ -1,4 +1,4 @@
-//! Events, the audit log and checkpoints, part by part.
+//! Events, the audit log and checkpoints, page by page.
 
 use super::call::Call;
 use super::replica_services::{Cursor, EventRecord, FeedPage};
@@ -10,7 +10,7 @@ use cellwright_control::input::Unavailable;
 use cellwright_store::DiskSpace;
 use cellwright_supervise::note_handler_panic;
 
-/// An event as readers get it.
+/// An event as the API returns it.
 pub(super) fn event_view(record: EventRecord) -> EventView {
     EventView {
         cursor: record.cursor.to_string(),
@@ -26,7 +26,7 @@ pub(super) fn event_view(record: EventRecord) -> EventView {
 }
 
 impl Api {
-    /// Runs work that may wait for a disk where waiting does no harm.
+    /// Runs work that may block on a disk on a blocking thread.
     pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
@@ -73,7 +73,7 @@ impl Api {
     pub(super) async fn list_audit(&self, call: Call) -> ApiResult {
         let after = call.query("after").map(|text| Cursor::parse("after", text)).transpose()?;
         let (start, limit) = (after.unwrap_or(Cursor::START), call.limit());
-        // One more than asked tells whether there is a next page.
+        // One more than requested shows whether there is a next page.
         let found = self.run_blocking(move |api| api.services.audit(start, limit + 1)).await?;
         let more = found.items.len() > limit;
         let items: Vec<AuditView> = found.items.into_iter().take(limit).collect();
@@ -84,7 +84,7 @@ impl Api {
 
     pub(super) async fn list_checkpoints(&self, call: Call) -> ApiResult {
         let mut items = self.run_blocking(|api| api.services.checkpoints()).await?;
-        // The folders of a master are the business of those who run it.
+        // The paths on a master's machine are only for those who manage machines.
         if self.check_capability(call.caller()?, Capability::ManageMachines).is_err() {
             items.iter_mut().for_each(|item| item.path.clear());
         }

@@ -1,5 +1,5 @@
-//! What the API shows that is not in the replicated state: the feed of events, the audit log, saved
-//! checkpoints and the bytes of blobs. Handlers know this much of them and no files.
+//! Services of a replica beyond the replicated state: the feed of events, the audit log, saved
+//! checkpoints and the bytes of blobs. Handlers use this interface and no files.
 
 use axum::body::Body;
 use cellwright_api::error::ApiError;
@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A place in a feed: everything up to this item of this log entry has been seen.
+/// A position in a feed: everything up to this item of this log entry has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     pub index: u64,
@@ -34,7 +34,7 @@ impl Cursor {
         Cursor { index, position: u32::MAX }
     }
 
-    /// `index-position`, or the index of an entry seen whole.
+    /// `index-position`, or the index of an entry read completely.
     ///
     /// # Errors
     /// When the text is neither.
@@ -69,23 +69,23 @@ pub struct EventRecord {
     /// `user/job/index`, `user/job`, or the name of a machine, user or resource.
     pub object: String,
     pub text: String,
-    /// Who acted.
+    /// The actor.
     pub by: Actor,
     pub what: EventKind,
     pub reason: Reason,
 }
 
-/// A stretch of a feed.
+/// One page of a feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedPage<T> {
     pub items: Vec<T>,
     /// Log index of the oldest item kept; absent when nothing is.
     pub oldest: Option<u64>,
-    /// Items between the cursor and the first of these are gone.
+    /// Whether items between the cursor and the first of these are no longer kept.
     pub gap: bool,
 }
 
-/// Calls may block on files; handlers make them on threads where that does no harm.
+/// Calls may block on files; handlers make them on blocking threads.
 pub trait ReplicaServices: Send + Sync + 'static {
     /// # Errors
     /// When the files cannot be read.
@@ -101,7 +101,7 @@ pub trait ReplicaServices: Send + Sync + 'static {
     /// When the files cannot be read.
     fn audit(&self, after: Cursor, limit: usize) -> Result<FeedPage<AuditView>, ApiError>;
 
-    /// What is damaged or missing on the disk of this replica.
+    /// Damaged or missing files on the disk of this replica.
     fn disk_damage(&self) -> Vec<String> {
         Vec::new()
     }
@@ -114,7 +114,8 @@ pub trait ReplicaServices: Send + Sync + 'static {
     /// When the file cannot be written.
     fn save_checkpoint(&self, view: &View) -> Result<CheckpointView, ApiError>;
 
-    /// Stores content of at most `limit` bytes on a majority of the replicas; its length in bytes.
+    /// Stores content of at most `limit` bytes on a majority of the replicas; returns its length in
+    /// bytes.
     fn put_blob(
         &self,
         digest: Token,
@@ -122,35 +123,35 @@ pub trait ReplicaServices: Send + Sync + 'static {
         most: u64,
     ) -> BoxFuture<'_, Result<u64, ApiError>>;
 
-    /// Forgets content that the log does not want, as far as this replica has it.
+    /// Removes content that the log does not reference, if this replica has it.
     ///
     /// # Errors
     /// When the file cannot be removed.
     fn remove_local_blob(&self, digest: &Token) -> Result<(), ApiError>;
 
-    /// Stores content on this replica alone, for another that spreads it.
+    /// Stores content on this replica alone, for another that replicates it.
     fn store_local_blob(
         &self,
         digest: Token,
         content: Body,
     ) -> BoxFuture<'_, Result<u64, ApiError>>;
 
-    /// Content as far as this replica has it.
+    /// Content that this replica has.
     ///
     /// # Errors
     /// When it is not here.
     fn local_blob(&self, digest: &Token) -> Result<BlobReader, ApiError>;
 
-    /// Digests of all content this replica has.
+    /// Digests of all content that this replica has.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the directory cannot be read.
     fn local_blobs(&self) -> Result<BTreeSet<String>, ApiError>;
 
-    /// Content this replica has, or gets from another.
+    /// Content that this replica has, or fetches from another.
     fn get_blob(&self, digest: Token) -> BoxFuture<'_, Result<BlobReader, ApiError>>;
 
-    /// Some bytes of content this replica has, or gets from another.
+    /// A range of content that this replica has, or fetches from another.
     fn blob_range(
         &self,
         digest: Token,
@@ -158,10 +159,10 @@ pub trait ReplicaServices: Send + Sync + 'static {
         length: u32,
     ) -> BoxFuture<'_, Result<Vec<u8>, ApiError>>;
 
-    /// Replicas that are no members yet.
+    /// Replicas that are not members yet.
     fn candidates(&self) -> &dyn ReplicaProbe;
 
-    /// History in tables, where it is kept.
+    /// History in SQL tables, where it is kept.
     fn history(&self) -> Option<&HistoryService> {
         None
     }

@@ -1,4 +1,4 @@
-//! Answers: JSON with the log index, and errors with the status their code stands for.
+//! Replies: JSON with the log index, and errors with the HTTP status of their code.
 
 use super::call::Call;
 use super::{Api, ApiResult};
@@ -9,7 +9,7 @@ use cellwright_api::routes::{CELL_INDEX, CELL_READ};
 use cellwright_api::types::{One, Page};
 use serde::Serialize;
 
-/// The reply that tells a client what went wrong.
+/// The reply for an error.
 #[must_use]
 pub fn error_response(error: &ApiError) -> Response<Body> {
     let mut response = Response::new(Body::from(json_bytes(error)));
@@ -40,7 +40,7 @@ pub(super) fn json<T: Serialize>(call: &Call, index: u64, value: &T) -> Response
     response
 }
 
-/// As [`json`], of a picture that may be behind.
+/// As [`json`], for a state that may be behind.
 pub(super) fn read<T: Serialize>(
     call: &Call,
     index: u64,
@@ -67,7 +67,7 @@ pub(super) fn text(content_type: &'static str, body: String) -> Response<Body> {
     response
 }
 
-/// The API's own description.
+/// The API's OpenAPI document.
 pub(super) fn document(call: &Call) -> Response<Body> {
     let mut response = json(call, 0, &cellwright_api::openapi::document());
     response.headers_mut().remove(CELL_INDEX);
@@ -75,7 +75,7 @@ pub(super) fn document(call: &Call) -> Response<Body> {
 }
 
 impl Api {
-    /// Nothing of the kind is there.
+    /// The error that there is no such object.
     pub(super) fn not_found(code: Code, what: impl std::fmt::Display) -> ApiError {
         ApiError::new(code, format!("there is no {what}"))
     }

@@ -1,6 +1,6 @@
-//! Ephemeral resources (E1). The command has the client's own words: from when a lease counts and
-//! which nodes a change is for is settled when it is applied. So a request that is sent again, to
-//! this leader or to the next, is the same one, and the log knows it by its key.
+//! Ephemeral resources (E1). The command carries the client's request unchanged: from when a lease
+//! counts and which nodes a change is for is decided when it is applied. So a request that is sent
+//! again, to this leader or to the next, is the same one, and the log recognises it by its key.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply, view};
@@ -57,7 +57,7 @@ impl Api {
     }
 }
 
-/// Which nodes the change is for, in words that mean the same when they are sent again.
+/// The nodes of the change, in a form that means the same when the request is sent again.
 fn choice(nodes: NodeSpec, caller: &Caller) -> Result<NodeChoice, ApiError> {
     match (nodes, caller) {
         (NodeSpec::Node(name), _) => Ok(NodeChoice::Node(name)),

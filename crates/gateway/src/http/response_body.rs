@@ -1,7 +1,7 @@
-//! Answers on their way out. Until the last of it is sent an answer counts as a request under way,
-//! and a large one as bytes that its caller holds: whoever asks for much and reads nothing of it
-//! runs into its own limits and nobody else's. A large answer that nobody reads for too long is cut
-//! off, as streams are.
+//! Response bodies. Until it is sent completely an answer counts as a request in flight, and a
+//! large one as memory of its caller: a caller that requests much and reads nothing of it runs into
+//! its own limits and nobody else's. A large answer that is not read for too long is cut off, as
+//! streams are.
 
 use super::flow_control::forward_chunks;
 use super::{Api, ApiResult};
@@ -16,18 +16,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// What is larger goes out in pieces of this size. Less fits into what a connection buffers anyway.
+/// Larger bodies are sent in chunks of this size. Smaller ones fit into a connection's buffer
+/// anyway.
 const CHUNK_BYTES: usize = 64 << 10;
 
 impl Api {
-    /// The same answer; it counts as `actor`'s until it is sent.
+    /// The same response; it counts as `actor`'s until it is sent.
     pub(super) fn hold_until_sent(
         &self,
         actor: &str,
         request_permit: Option<Permit>,
         response: Response<Body>,
     ) -> ApiResult {
-        // A stream of events has a place of its own.
+        // A stream of events has a permit of its own.
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
         if is_stream || response.body().is_end_stream() {
@@ -51,7 +52,7 @@ impl Api {
 
     fn in_chunks(&self, body: Body, shares: [Option<Permit>; 2]) -> Body {
         let pieces = body.into_data_stream().flat_map(|data| stream::iter(split_chunks(data)));
-        // The last one says that it is: an answer that was cut off is no answer.
+        // The last item marks the end: an answer that was cut off must be recognisable as such.
         let pieces = pieces.map(Some).chain(stream::iter([None]));
         let (to, from) = mpsc::channel(1);
         spawn_request("an answer", forward_chunks(pieces, to, self.flow.stream_patience));
@@ -79,7 +80,7 @@ fn split_chunks(data: Result<Bytes, axum::Error>) -> Vec<Result<Bytes, axum::Err
     pieces
 }
 
-/// A body with what its caller has taken for it.
+/// A body with the permits that its caller holds for it.
 struct BodyWithPermits {
     body: Body,
     _shares: [Option<Permit>; 2],

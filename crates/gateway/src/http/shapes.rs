@@ -1,5 +1,5 @@
-//! Which shapes of task find a place as the cell is now (B17): counted by the scheduler's own
-//! feasibility on the mirror that explanations are made from.
+//! Task shapes that can be placed now (B17): counted by the scheduler's own feasibility checks on
+//! the snapshot that explanations are made from.
 
 use super::call::Call;
 use super::jobs::find_job;
@@ -15,19 +15,18 @@ use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, MAX_QUANTITY};
 use cellwright_cell::spec::{JobKind, MAX_LIST};
 use cellwright_cell::state::State;
+use cellwright_cell::words::{self, quantity::Natural};
 use cellwright_master::replicated_state::View;
 use cellwright_sched::available_shapes::{
     AvailableShapes, EASY_PERCENT, ShapeQuery, TaskShape, available_shapes,
 };
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::explain::text;
-use cellwright_sched::explain::units::StandardUnits;
 use cellwright_sched::whatif::{self, WhatifJob, WhatifOptions};
 use cellwright_sched::{ClusterSnapshot, DEFAULT_SEED};
 
-/// Answered for when no priority is given: one that is placed by reservations, one by limits.
+/// Used when no priority is given: one is placed by reservations, one by limits.
 const DEFAULT_PRIORITIES: [Priority; 2] = [Priority(100), Priority(200)];
-/// Most tasks like those of a job that are counted: each is placed by a real pass.
+/// Limit of counted tasks like those of a job: each is placed by a real pass.
 const MAX_LIKE: u32 = 10_000;
 
 impl Api {
@@ -59,9 +58,9 @@ fn check_query(query: &ShapesQuery) -> Result<(), ApiError> {
         return Err(ApiError::field("constraints", &query.constraints.len().to_string(), &allowed));
     }
     for (position, constraint) in query.constraints.iter().enumerate() {
-        if let Err(allowed) = constraint.check() {
+        if let Err(flaw) = constraint.check() {
             let field = format!("constraints[{position}]");
-            return Err(ApiError::field(&field, &constraint.to_string(), &allowed));
+            return Err(ApiError::field(&field, &constraint.to_string(), &flaw.to_string()));
         }
     }
     let exclusive = [
@@ -110,7 +109,7 @@ fn shapes_view(
         loans = job.spec().task.isolation.volumes.iter().map(Volume::host_volume).collect();
         loans.sort();
         loans.dedup();
-        // Inside an alloc set the room of machines says nothing.
+        // Inside an alloc set the machines' free resources say nothing.
         limits = job.spec().alloc_set.is_none().then_some(job.spec().task.limits);
         priorities = vec![job.spec().priority];
     }
@@ -156,13 +155,12 @@ fn count_more_like(
         tasks: fits.count,
         or_more: fits.reached_max,
         machines: fits.machines,
-        stopped_by: fits.stopped_by.map(|why| text::render(&why, &StandardUnits)),
+        stopped_by: fits.stopped_by.map(|why| words::explanation::render(&why, &Natural)),
     })
 }
 
 fn shape_set(priority: Priority, found: AvailableShapes) -> ShapeSet {
-    let AvailableShapes { machines, easy_threshold: easy_from, largest, ladder, requested: asked } =
-        found;
+    let AvailableShapes { machines, easy_threshold: easy_from, largest, ladder, requested } = found;
     let largest = largest
         .into_iter()
         .map(|largest| LargestView { limits: largest.limits, machine: largest.machine.name });
@@ -173,7 +171,7 @@ fn shape_set(priority: Priority, found: AvailableShapes) -> ShapeSet {
         easy_from,
         largest: largest.collect(),
         ladder: ladder.iter().map(shape_view).collect(),
-        asked: asked.as_ref().map(shape_view),
+        asked: requested.as_ref().map(shape_view),
         like: None,
     }
 }

@@ -1,7 +1,7 @@
-//! The board that questions are answered from (`explain`, `plan`). To build one takes a look at
-//! every machine and task of the cell; a mirror that was built once follows by the events alone,
-//! so that a question costs what it asks for. It exists from the first question on, and is given up
-//! when nobody asked while more happened than is kept.
+//! The cluster snapshot that queries (`explain`, `plan`) are answered from. To build one reads
+//! every machine and task of the cell; a cached snapshot is updated from the events alone, so that
+//! a query costs only its own work. It is built at the first query, and dropped when there was no
+//! query while more happened than the feed keeps.
 
 use cellwright_master::replicated_state::{ReplicatedState, StateChanges, View};
 use cellwright_sched::ClusterSnapshot;
@@ -11,24 +11,24 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct SnapshotCache(Mutex<Option<ClusterSnapshot>>);
 
 impl SnapshotCache {
-    /// Asks something of the cell as it is now. One question at a time.
+    /// Runs a query on the cell as it is now, one at a time.
     pub fn query<T>(
         &self,
         cell: &ReplicatedState,
         question: impl FnOnce(&View, &mut ClusterSnapshot) -> T,
     ) -> T {
-        // A question that failed may have left the board half changed: a new one is built then.
+        // A query that panicked may have left the snapshot half updated: a new one is built then.
         let mut cached = self.0.lock().unwrap_or_else(|poisoned| {
             self.0.clear_poison();
             let mut held = PoisonError::into_inner(poisoned);
             *held = None;
             held
         });
-        let (view, news) = cell.view_and_changes();
-        let mut snapshot = match (cached.take(), news) {
-            (Some(mut board), StateChanges::Events(events)) => {
-                board.sync(&view.state, &events);
-                board
+        let (view, changes) = cell.view_and_changes();
+        let mut snapshot = match (cached.take(), changes) {
+            (Some(mut snapshot), StateChanges::Events(events)) => {
+                snapshot.sync(&view.state, &events);
+                snapshot
             }
             _ => ClusterSnapshot::from_state(&view.state),
         };
@@ -59,11 +59,11 @@ mod tests {
         let records = RecordLogs::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
         let cell = ReplicatedState::new(records);
         let mut machine = CellStateMachine(cell.clone());
-        let mirror = SnapshotCache::default();
+        let cache = SnapshotCache::default();
         let same = |view: &View, snapshot: &mut ClusterSnapshot| {
             snapshot.compare_with(&ClusterSnapshot::from_state(&view.state)).map(|()| view.index)
         };
-        assert_eq!(mirror.query(&cell, same), Ok(0));
+        assert_eq!(cache.query(&cell, same), Ok(0));
         let mut index = 0;
         let mut apply = |commands: Vec<Command>| {
             index += 1;
@@ -77,13 +77,13 @@ mod tests {
             Command::AddMachine(serde_json::from_value(spec).unwrap())
         };
         apply(vec![add("m1"), Command::AddUser { name: Name::new("ada").unwrap() }]);
-        assert_eq!(mirror.query(&cell, same), Ok(1));
+        assert_eq!(cache.query(&cell, same), Ok(1));
         let job = serde_json::json!({"name": "web", "priority": 0, "count": 3,
             "task": {"limits": {"cpu": 10, "ram": 10}, "command": ["true"]}});
         let (owner, spec) = (Name::new("ada").unwrap(), serde_json::from_value(job).unwrap());
         apply(vec![add("m2"), Command::SubmitJob { owner, spec }]);
         apply(vec![add("m3")]);
-        assert_eq!(mirror.query(&cell, same), Ok(3));
-        assert_eq!(mirror.query(&cell, |_, snapshot| snapshot.pending().len()), 3);
+        assert_eq!(cache.query(&cell, same), Ok(3));
+        assert_eq!(cache.query(&cell, |_, snapshot| snapshot.pending().len()), 3);
     }
 }

@@ -1,4 +1,5 @@
-//! SQL over history. Whoever may read the feed of events may ask: the tables hold the same.
+//! SQL over history. Callers that may read the feed of events may query it: the tables hold the
+//! same.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply};

@@ -1,5 +1,5 @@
-//! Tokens: made here, so that a secret is drawn once, shown once, and known to the log by its hash
-//! alone.
+//! Tokens: made here, so that a secret is generated once, returned once, and stored in the log only
+//! as a hash.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply, view};
@@ -26,7 +26,8 @@ impl UncommittedToken {
         let broken = |why: String| ApiError::new(Code::Internal, why);
         let secret = Secret::random().map_err(|e| broken(e.to_string()))?;
         let id_source = Secret::random().map_err(|e| broken(e.to_string()))?;
-        // Twelve digits tell tokens of one cell apart; a clash is refused and can be tried again.
+        // Twelve digits distinguish the tokens of one cell; a collision is rejected and can be
+        // retried.
         let id = format!("t{}", id_source.expose().get(..12).unwrap_or_default());
         let id = Name::new(&id).map_err(|e| broken(e.to_string()))?;
         Ok(UncommittedToken { id, secret })
@@ -93,8 +94,8 @@ impl Api {
         let command = Command::AddToken { id: id.clone(), kind, secret_hash, valid_for, parent };
         let (index, _) = self.commit(&call, command).await?;
         let token = text.expose().to_owned();
-        // By the time of the entry that made it, which this replica has applied: it led then. The
-        // row is gone already where the life was shorter than that took.
+        // By the time of the entry that made it, which this replica has applied, as it was the
+        // leader. The row is removed already where the token's lifetime was shorter than that took.
         let expiry_of = |view: &View| {
             let row = view.state.token_named(&id).and_then(|row| view.state.tokens().get(row));
             row.map(|row| row.expires)

@@ -1,6 +1,6 @@
-//! What a client still sends while it is refused. A connection that is closed upon bytes that
-//! nobody has read takes the refusal with it: the client sees a broken pipe and never learns why.
-//! So the rest of a refused body is read and thrown away beside the answer, up to a bound.
+//! Discards the unread rest of a rejected request's body. A connection that is closed with unread
+//! bytes loses the answer: the client sees a broken pipe and never learns why. So the rest of a
+//! rejected body is read and discarded while the answer is sent, up to a limit.
 //!
 //! Rejected: to read on before the answer is sent. A client that waits for the answer before it
 //! sends the rest would wait for nothing.
@@ -17,17 +17,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Whoever has more to send than this, or takes longer, is cut off.
+/// A client that has more to send than this, or takes longer, is cut off.
 const MAX_DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The body of a request that a handler reads through a handle of its own.
+/// The body of a request that a handler reads through a shared handle.
 pub(super) struct UnreadBody(Option<SharedBody>);
 
 impl UnreadBody {
-    /// The same request, with a way back to what its handler leaves of the body.
+    /// The same request, with access to what its handler leaves of the body.
     pub fn split_off(request: Request<Body>) -> (Request<Body>, UnreadBody) {
-        // Who expects to be asked for the body sends none after a refusal.
+        // A client that sent `Expect: 100-continue` sends no body after a rejection.
         if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
             return (request, UnreadBody(None));
         }
@@ -36,7 +36,7 @@ impl UnreadBody {
         (Request::from_parts(parts, Body::new(shared.clone())), UnreadBody(Some(shared)))
     }
 
-    /// Reads the rest away while the answer is sent.
+    /// Reads and discards the rest while the answer is sent.
     pub fn discard(self) {
         if let Some(body) = self.0.filter(|body| !body.is_end_stream()) {
             let discarding = timeout(DISCARD_TIMEOUT, discard(body));

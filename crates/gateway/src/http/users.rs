@@ -1,4 +1,4 @@
-//! Users, their quota, and their periodic jobs.
+//! Handlers for users, their quota, and their periodic jobs.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply, view};

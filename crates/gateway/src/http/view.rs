@@ -1,4 +1,4 @@
-//! Rows as readers see them: names for numbers, sums where readers would add.
+//! Views of rows: names for numbers, and the sums that readers would otherwise compute.
 
 use super::access::Viewer;
 use super::blobs::BlobUsage;
@@ -21,11 +21,11 @@ use cellwright_cell::named::{NamedAmount, UNBOUNDED};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::User;
 use cellwright_cell::reason::Reason;
-use cellwright_cell::render;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{LastAttemptEnd, Task, TaskOutcome, TaskState};
 use cellwright_cell::time::Time;
+use cellwright_cell::words;
 use cellwright_master::usage::UsageSnapshot;
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn machine_name(state: &State, machine: MachineId) -> Option<Name> {
     state.machines().get(machine).map(|row| row.spec.name.clone())
 }
 
-/// `None` for a row that contradicts the others, which a checked state has none of.
+/// `None` for a row that contradicts the others, which does not occur in a checked state.
 pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> {
     let row: &Job = state.jobs().get(id)?;
     let redacted = !viewer.sees_specs(state, row.user);
@@ -70,7 +70,7 @@ pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> 
     })
 }
 
-/// The same in short.
+/// One row of a list.
 pub(super) fn job_row(state: &State, id: JobId) -> Option<JobRow> {
     let row: &Job = state.jobs().get(id)?;
     let spec = row.spec();
@@ -92,7 +92,7 @@ pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<T
     let row: &Task = state.tasks().get(id)?;
     let spec = state.spec_of(row)?;
     let waits = row.grant().map_or(&[][..], |grant| &grant.waits_for);
-    // A machine that has left the cell is nobody's to avoid; numbers of machines do not come back.
+    // A machine that has left the cell need not be avoided; numbers of machines are not reused.
     let crash = |pair: &cellwright_cell::task::CrashPair| {
         let machine = machine_name(state, pair.machine)?.to_string();
         Some(CrashView { machine, crashes: pair.crashes, until: pair.until })
@@ -123,13 +123,13 @@ pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<T
     })
 }
 
-/// Where room is kept for a task that runs elsewhere.
+/// Machines that hold a reservation for a task that runs elsewhere.
 fn reserved_on(state: &State, row: &Task) -> Vec<Name> {
     let reserved_machine = row.holds.reserved().and_then(|hold| machine_name(state, hold.machine));
     reserved_machine.into_iter().collect()
 }
 
-/// Of a task that has a check.
+/// The health of a task that has a check.
 pub(super) fn health(row: &Task) -> Option<TaskHealth> {
     match row.state {
         TaskState::Assigned => Some(TaskHealth::NotYetHealthy),
@@ -139,7 +139,7 @@ pub(super) fn health(row: &Task) -> Option<TaskHealth> {
     }
 }
 
-/// For want of which job a task never ran.
+/// The job that a task depended on and because of which it never ran.
 pub(super) fn failed_dependency(state: &State, row: &Task) -> Option<String> {
     if row.state != TaskState::Dead(TaskOutcome::DependencyFailed) {
         return None;
@@ -156,20 +156,21 @@ fn last_end(state: &State, end: &LastAttemptEnd) -> EndView {
         code: end.why.code().into(),
         text: match &end.why {
             Reason::Requested => "stopped by request".into(),
-            // Its machine is fine, and yet it is gone.
+            // Its machine is up, and yet the task is gone.
             Reason::AgentReport => "lost by the machine's agent".into(),
-            why => render::reason(state, why),
+            why => words::reason(state, why),
         },
         why: end.why.clone(),
         notice: end.notice,
     }
 }
 
-/// What is left for new work that is not of production; nothing where none is taken.
+/// What is left for new non-production work; nothing where none is accepted.
 pub(super) fn available(row: &Machine, load: &MachineLoad) -> Resources {
-    match row.is_schedulable() && !row.accepts_only_prod() {
-        true => row.spec.capacity.minus(load.reserved),
-        false => Resources::ZERO,
+    if row.is_schedulable() && !row.accepts_only_prod() {
+        row.spec.capacity.minus(load.reserved)
+    } else {
+        Resources::ZERO
     }
 }
 
@@ -194,9 +195,10 @@ pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Op
     let row = state.machines().get(id)?;
     let none = MachineLoad::default();
     let load = state.machine_load(id).unwrap_or(&none);
-    let prod = match row.is_schedulable() {
-        true => row.spec.capacity.minus(load.prod_limits),
-        false => Resources::ZERO,
+    let prod = if row.is_schedulable() {
+        row.spec.capacity.minus(load.prod_limits)
+    } else {
+        Resources::ZERO
     };
     Some(MachineView {
         name: row.spec.name.clone(),
@@ -226,7 +228,7 @@ pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Op
     })
 }
 
-/// By the date of the log: the next of them to go will move it on.
+/// By log time: the next eviction advances it.
 fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
     let mut waits: BTreeMap<(JobId, DrainLimit), (u32, Time)> = BTreeMap::new();
     for task in &load.tasks {
@@ -255,7 +257,7 @@ fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
     waits.into_iter().filter_map(view).collect()
 }
 
-/// A job of which more would be down without `task` than it allows.
+/// The job whose `max_down` would be exceeded without `task`.
 pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
     let is_over = |(job, tasks): &(JobId, u32)| {
         let most = state.jobs().get(*job).and_then(|row| row.spec().max_down);

@@ -1,9 +1,9 @@
-//! Watches: server-sent events that go on for as long as the client listens. Nothing is queued for
-//! a slow reader; each turn takes what the feed holds by then, and for jobs what the state says by
-//! then, so a reader that falls behind gets fewer and fresher pictures of the same job. What many
-//! watch is read and written down once (`feed`), and goes out in pieces.
+//! Watches: server-sent events for as long as the client listens. Nothing is queued for a slow
+//! reader; each turn takes what the feed holds by then, and for jobs what the state says by then,
+//! so a reader that falls behind gets fewer and fresher views of the same job. What many watch is
+//! read and serialized once (`feed`), and sent in chunks.
 //!
-//! A watch ends when whoever asked for it would not be let in any more.
+//! A watch ends when its caller would no longer be admitted.
 
 use super::access::Viewer;
 use super::call::Call;
@@ -28,16 +28,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// A sign of life when nothing happens, well below what proxies and our client take for death.
+/// Interval of keep-alives when nothing happens, well below the idle timeouts of proxies and our
+/// client.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How often it is asked whether the reader is still let in, when nothing else happens.
+/// Interval of checking whether the caller is still admitted, when nothing else happens.
 const AUTH_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Events taken from the feed at a time.
+/// Events read from the feed at a time.
 pub(super) const MAX_BATCH_EVENTS: usize = 512;
-/// Jobs looked at at a time when all are sent.
+/// Jobs examined at a time when all are sent.
 const MAX_BATCH_JOBS: usize = 256;
 
-/// Text of one event on the stream.
+/// Writes one event to the stream.
 pub(super) fn write_frame<T: Serialize>(
     out: &mut String,
     kind: &str,
@@ -52,12 +53,12 @@ pub(super) fn write_frame<T: Serialize>(
     write_raw_frame(out, kind, &data);
 }
 
-/// The rest of an event whose data is written down already.
+/// Writes the rest of an event whose data is serialized already.
 fn write_raw_frame(out: &mut String, kind: &str, data: &str) {
     let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
 }
 
-/// Where the client left off.
+/// The client's resume position.
 fn resume_cursor(call: &Call) -> Result<Option<Cursor>, ApiError> {
     if let Some(text) = call.header(LAST_EVENT_ID) {
         return Cursor::parse(LAST_EVENT_ID, text).map(Some);
@@ -65,7 +66,7 @@ fn resume_cursor(call: &Call) -> Result<Option<Cursor>, ApiError> {
     call.query("after").map(|text| Cursor::parse("after", text)).transpose()
 }
 
-/// Tells a watch when the state has changed, for as long as its reader is let in.
+/// Signals a watch when the state has changed, for as long as its caller is admitted.
 pub(super) struct ChangeWatch {
     changed: watch::Receiver<u64>,
     proof: Option<CallerProof>,
@@ -73,7 +74,7 @@ pub(super) struct ChangeWatch {
 
 pub(super) enum ChangeSignal {
     Changed,
-    /// For so long that the reader needs a sign of life.
+    /// Nothing changed for so long that the reader needs a keep-alive.
     Idle,
 }
 
@@ -82,7 +83,7 @@ impl ChangeWatch {
         ChangeWatch { changed: api.handle.watch_applied(), proof: call.proof.clone() }
     }
 
-    /// To be called before the state is read, so that nothing falls between.
+    /// To be called before the state is read, so that no change is missed.
     pub fn mark_seen(&mut self) {
         self.changed.mark_unchanged();
     }
@@ -91,7 +92,7 @@ impl ChangeWatch {
         self.proof.as_ref().is_none_or(CallerProof::is_valid)
     }
 
-    /// Nothing when the watch is over.
+    /// `None` when the watch is over.
     pub async fn next(&mut self) -> Option<ChangeSignal> {
         for _ in 0..KEEP_ALIVE.as_secs() / AUTH_CHECK_INTERVAL.as_secs() {
             match timeout(AUTH_CHECK_INTERVAL, self.changed.changed()).await {
@@ -105,7 +106,7 @@ impl ChangeWatch {
     }
 }
 
-/// What both watches of the feed have: a place in it and a sign when there is more.
+/// Common to both watches of the feed: a cursor and a change signal.
 struct FeedFollower {
     api: Api,
     changes: ChangeWatch,
@@ -119,7 +120,7 @@ enum FeedTurn {
 }
 
 impl FeedFollower {
-    /// What came after `cursor`, or nothing for a while.
+    /// What followed `cursor`, or nothing for a while.
     async fn next_events(&mut self) -> FeedTurn {
         if !self.changes.is_admitted() {
             return FeedTurn::Over;
@@ -131,7 +132,7 @@ impl FeedFollower {
                 self.cursor = found.items.last().map_or(self.cursor, |item| item.record.cursor);
                 return FeedTurn::Events(found.items, found.gap);
             }
-            // The reader comes back, and by then the files may be readable.
+            // The reader reconnects, and by then the files may be readable.
             Err(error) => {
                 tracing::warn!(%error, "the event feed could not be read");
                 return FeedTurn::Over;
@@ -156,7 +157,7 @@ impl Api {
             let out = match follower.next_events().await {
                 FeedTurn::Over => return None,
                 FeedTurn::Idle => Bytes::from_static(b": still here\n\n"),
-                FeedTurn::Events(told, gap) => join_items(&told, gap),
+                FeedTurn::Events(items, gap) => join_items(&items, gap),
             };
             Some((out, follower))
         });
@@ -190,7 +191,7 @@ pub(super) enum JobDetail {
     Row,
 }
 
-/// Events as they go out; those that come alone are shared by all who watch.
+/// Events as they are sent; single ones are shared by all watches.
 fn join_items(items: &[Arc<FeedItem>], gap: bool) -> Bytes {
     if let ([only], false) = (items, gap) {
         return only.text.clone();
@@ -217,7 +218,7 @@ impl WatchFilter {
     }
 }
 
-/// All jobs of one picture of the state, on their way out.
+/// The listing of all jobs of one state, as it is being sent.
 struct JobListing {
     state: State,
     index: u64,
@@ -234,7 +235,7 @@ struct JobWatch {
     follower: FeedFollower,
     filter: WatchFilter,
     listing: Option<JobListing>,
-    /// Jobs that events were about and that were not sent since, with their names.
+    /// Jobs that events were about and that were not sent since, by name.
     touched: VecDeque<(JobId, String)>,
 }
 
@@ -273,7 +274,7 @@ impl JobWatch {
         match self.follower.next_events().await {
             FeedTurn::Over => None,
             FeedTurn::Idle => Some(": still here\n\n".into()),
-            // Some changes are gone for good: the whole is sent again.
+            // Some changes are no longer available: all jobs are sent again.
             FeedTurn::Events(_, true) => {
                 let view = self.follower.api.handle.read();
                 self.follower.cursor = Cursor::after(view.index);
@@ -281,15 +282,15 @@ impl JobWatch {
                 write_frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                 Some(out)
             }
-            FeedTurn::Events(told, false) => {
-                self.collect_touched(&told);
+            FeedTurn::Events(items, false) => {
+                self.collect_touched(&items);
                 self.send_touched(&mut out);
                 Some(out)
             }
         }
     }
 
-    /// Takes down the jobs these events are about.
+    /// Collects the jobs these events are about.
     fn collect_touched(&mut self, items: &[Arc<FeedItem>]) {
         let mut touched: BTreeMap<JobId, &str> = BTreeMap::new();
         for record in items.iter().map(|item| &item.record) {
@@ -300,7 +301,8 @@ impl JobWatch {
         self.touched.extend(touched.into_iter().map(|(job, name)| (job, name.to_owned())));
     }
 
-    /// A piece of what was touched, as it is now; the last frame of all carries the cursor.
+    /// Writes one chunk of the touched jobs, as they are now; the last frame of all carries the
+    /// cursor.
     fn send_touched(&mut self, out: &mut String) {
         let view = self.follower.api.handle.read();
         let mut frames: Vec<(&str, String)> = Vec::new();
@@ -308,8 +310,8 @@ impl JobWatch {
         while bytes < MAX_CHUNK_BYTES {
             let Some((id, name)) = self.touched.pop_front() else { break };
             let at = (&view.state, view.index);
-            let WatchFilter { detail: picture, viewer, .. } = &self.filter;
-            let frame = match self.follower.api.rendered_job(at, id, *picture, viewer) {
+            let WatchFilter { detail, viewer, .. } = &self.filter;
+            let frame = match self.follower.api.rendered_job(at, id, *detail, viewer) {
                 Some(job) if self.filter.matches(&job) => ("job", job.json.clone()),
                 Some(_) => continue,
                 None => match name.splitn(3, '/').take(2).collect::<Vec<_>>()[..] {

@@ -1,14 +1,14 @@
-//! Sessions for the console: a WebSocket that carries the very bytes of `exec`, because pages can
-//! ask for no other connection of their own. What is inside the messages is nobody's business here:
-//! they are a stream, cut anywhere.
+//! Exec sessions for the console: a WebSocket that carries the very bytes of `exec`, because pages
+//! can open no other bidirectional connection. The messages are not parsed here: they are a byte
+//! stream, cut anywhere.
 //!
-//! A WebSocket is the one connection that a page may open to anybody. The browser says whose page
-//! it is, and that cannot be forged by the page: who does not say it, or is not a page of this very
-//! master, gets none (`crate::access::provenance` has compared the two). Its token, which a page
-//! cannot send as a header, comes as `crate::access::shown` says.
+//! A WebSocket is the one connection that a page may open to any server. The browser sends the
+//! page's origin, which the page cannot forge: a request without an origin, or from a page of
+//! another server, is rejected (`crate::access::request_origin` compares the two). Its token, which
+//! a page cannot send as a header, comes as in `crate::access::authorization_header`.
 //!
-//! Rejected: a library. The handshake is one digest; frames are fourteen bytes of head at most, and
-//! nothing of what libraries add (extensions, text, fragments put together) is wanted.
+//! Rejected: a library. The handshake is one digest; frames have at most fourteen bytes of header,
+//! and nothing of what libraries add (extensions, text, reassembled fragments) is wanted.
 
 use super::call::Call;
 use axum::body::Body;
@@ -22,18 +22,18 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// What the digest of the handshake is made with (RFC 6455, section 1.3).
+/// The GUID that the handshake's digest includes (RFC 6455, section 1.3).
 const HANDSHAKE_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of a message's piece at most: a frame of a session, and its head.
+/// Limit of a frame's payload: a frame of a session, and its header.
 const MAX_PAYLOAD: usize = MAX_FRAME + 16;
-/// Bytes that wait between the two sides.
+/// Bytes buffered between the two sides.
 const BUFFER: usize = 64 << 10;
-/// Most bytes of a frame about the connection itself.
+/// Limit of a control frame's payload.
 const MAX_CONTROL_PAYLOAD: usize = 125;
-/// How long a page that goes, or has to, may take to hear so.
+/// Timeout for the close handshake.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Kinds of frames.
+/// Opcodes of frames.
 mod opcode {
     pub const CONTINUATION: u8 = 0;
     pub const BINARY: u8 = 2;
@@ -50,7 +50,7 @@ mod close_code {
     pub const TOO_LARGE: u16 = 1009;
 }
 
-/// The connection of a page that asks for a session as it must, and what it is answered.
+/// Checks a page's upgrade request; returns the connection, and the answer to send.
 pub(super) fn accept_upgrade(call: &mut Call) -> Result<(OnUpgrade, Response<Body>), ApiError> {
     let is = |name: &str, wanted: &str| {
         let has =
@@ -86,9 +86,9 @@ pub(super) fn accept_upgrade(call: &mut Call) -> Result<(OnUpgrade, Response<Bod
     Ok((upgrade, response))
 }
 
-/// What proves that this side has read the key.
+/// The `Sec-WebSocket-Accept` value for a key.
 fn accept_key(key: &str) -> String {
-    // The protocol names this digest; nothing is kept safe by it.
+    // The protocol requires this digest; no security depends on it.
     let sha1 = &ring::digest::SHA1_FOR_LEGACY_USE_ONLY;
     base64(ring::digest::digest(sha1, format!("{key}{HANDSHAKE_GUID}").as_bytes()).as_ref())
 }
@@ -107,8 +107,8 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The stream inside a WebSocket, and what moves its bytes for as long as it is awaited. It is done
-/// when the page has closed, or everything written to the stream and its end were said to the page.
+/// The stream inside a WebSocket, and the future that pumps its bytes. It completes when the page
+/// has closed, or when everything written to the stream, and its end, has been sent to the page.
 pub(super) fn websocket_stream(
     socket: impl AsyncRead + AsyncWrite,
 ) -> (DuplexStream, impl Future<Output = ()>) {
@@ -121,7 +121,7 @@ pub(super) fn websocket_stream(
             let code = read_messages(&mut from, &to, &mut session_input)
                 .await
                 .unwrap_or(close_code::PROTOCOL_ERROR);
-            // One that does not read would keep the session open.
+            // A page that does not read would keep the session open.
             let _ = timeout(CLOSE_TIMEOUT, write_message(&to, opcode::CLOSE, &code.to_be_bytes()))
                 .await;
         };
@@ -133,7 +133,7 @@ pub(super) fn websocket_stream(
             write_message(&to, opcode::CLOSE, &close_code::NORMAL.to_be_bytes()).await?;
             to.lock().await.shutdown().await
         };
-        // Whichever it was: the page is gone or has been told.
+        // Whichever comes first: the page has closed or has been sent the end.
         tokio::select! {
             () = there => {}
             _ = back => {}
@@ -142,7 +142,7 @@ pub(super) fn websocket_stream(
     (near, pump)
 }
 
-/// What the page says, until it says that it goes or what it must not; that reason.
+/// Reads the page's messages, until it closes or violates the protocol; returns the close code.
 async fn read_messages(
     from: &mut (impl AsyncRead + Unpin),
     to: &Mutex<impl AsyncWrite + Unpin>,
@@ -163,7 +163,7 @@ async fn read_messages(
     }
 }
 
-/// One frame of a page: its kind and what is in it, or why it is none.
+/// One frame of a page: its opcode and payload, or why it is not valid.
 async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<(u8, Vec<u8>), u16>> {
     let mut head = [0; 2];
     from.read_exact(&mut head).await?;
@@ -171,7 +171,7 @@ async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<(u
     let (kind, length) = (first & 0x0f, second & 0x7f);
     let (reserved, masked, last) = (first & 0x70, second & 0x80 != 0, first & 0x80 != 0);
     let control = kind >= opcode::CLOSE;
-    // Pages mask what they say, so that nothing on the way takes it for something else.
+    // Pages mask their frames, so that no proxy on the way takes them for something else.
     if reserved != 0 || !masked || (control && (!last || usize::from(length) > MAX_CONTROL_PAYLOAD))
     {
         return Ok(Err(close_code::PROTOCOL_ERROR));
@@ -192,7 +192,7 @@ async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<(u
     Ok(Ok((kind, body)))
 }
 
-/// One whole message to the page.
+/// Writes one whole message to the page.
 async fn write_message(
     to: &Mutex<impl AsyncWrite + Unpin>,
     kind: u8,
@@ -244,7 +244,7 @@ mod tests {
         let (mut page, socket) = duplex(1 << 20);
         let (mut near, pump) = websocket_stream(socket);
         let moving = tokio::spawn(pump);
-        // A message in two pieces is one stream of bytes.
+        // A fragmented message is one stream of bytes.
         page.write_all(&masked_frame(0x02, b"he")).await.unwrap();
         page.write_all(&masked_frame(0x80, b"llo")).await.unwrap();
         let mut received = [0; 5];
@@ -266,7 +266,7 @@ mod tests {
         let (mut near, pump) = websocket_stream(socket);
         let moving = tokio::spawn(pump);
         near.write_all(&[5; 1000]).await.unwrap();
-        // With its head read, the message is on its way and has no room for its end.
+        // Once its header is read, the rest of the message must follow.
         let mut head = [0; 4];
         page.read_exact(&mut head).await.unwrap();
         page.write_all(&[0x88, 0x80, 0, 0, 0, 0]).await.unwrap();
@@ -309,7 +309,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
                 let to = Mutex::new(Vec::new());
-                // Running out of bytes is the one error there can be.
+                // Running out of bytes is the only error that can occur.
                 let close_reason = read_messages(&mut &bytes[..], &to, &mut Vec::new()).await;
                 let short = |error: io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
                 prop_assert!(close_reason.is_ok() || close_reason.is_err_and(short));

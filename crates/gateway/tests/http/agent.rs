@@ -1,4 +1,5 @@
-//! A stand-in for an agent, and what a master does when one answers, does not, or is not there.
+//! A stub agent, and the master's behaviour when an agent answers, does not answer, or is not
+//! there.
 
 use crate::support::{Cell, job, machine, user, within};
 use axum::extract::{Query, Request};
@@ -23,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const TASK: &str = "{user}/{job}/{index}";
 
-/// Says that the task wrote a line, and takes every session; says where it is dialled.
+/// Reports that the task wrote a line, and accepts every session; returns its address.
 pub async fn stub_agent() -> String {
     let router = Router::new()
         .route(&format!("{OUTPUT_PATH}/{TASK}"), get(output))
@@ -41,7 +42,7 @@ async fn holdings() -> Json<MachinePackages> {
 
 async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
     if query.wait > 0 && query.from.is_some() {
-        // Whoever waits for more has seen what there is.
+        // A query that waits for more output has already received all.
         std::future::pending::<()>().await;
     }
     let text = format!("line of attempt {}\n", query.attempt.unwrap());
@@ -64,7 +65,7 @@ pub async fn submit(cell: &Cell, command: Command) {
     assert!(done.verdict.is_ok(), "{command_text} {:?}", done.verdict);
 }
 
-/// Has the first machine run the first task there is.
+/// Has the first machine run the first task.
 pub async fn run_first_task(cell: &Cell) {
     let (machine, task) = (MachineId(0), TaskId(0));
     submit(cell, Command::MachineUp { machine, incarnation: 1 }).await;
@@ -76,7 +77,7 @@ pub async fn run_first_task(cell: &Cell) {
     submit(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
 }
 
-/// A user, a machine whose agent is dialled there, and a job whose task runs on it.
+/// A user, a machine with this agent address, and a job whose task runs on it.
 async fn running(address: Option<&str>) -> Cell {
     let cell = Cell::start().await;
     cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
@@ -104,7 +105,7 @@ async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
     assert_eq!(ask(OUTPUT).await.code(), "wrong-state", "it was never placed");
     run_first_task(&cell).await;
     assert_eq!(ask(OUTPUT).await.body["text"], "line of attempt 1\n");
-    // Ended, so that the state does not say where it was.
+    // Ended, so that the state does not say where it ran.
     let (machine, task) = (MachineId(0), TaskId(0));
     let class = cellwright_cell::task::ExitClass::Code(1);
     let reports = vec![TaskReport { task, attempt: 1, what: Observed::Failed(class) }];
@@ -147,7 +148,7 @@ async fn attempts_that_began_where_the_one_before_ended_are_found_after_the_end(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_cannot_be_dialled_is_said_to_be_so() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-    // Gone again, taken by nobody else yet; in the clear away from this machine; and not said.
+    // An address that is closed again; one in plain text away from this machine; and none.
     let silent = (502, "agent-silent");
     let cases = [
         (Some(nobody.as_str()), silent),
@@ -191,7 +192,7 @@ async fn a_session_takes_a_command_and_a_connection() {
     }
 }
 
-/// What a browser sends for a page of that origin.
+/// The headers that a browser sends for a page of that origin.
 pub fn websocket_headers(origin: &str) -> [(&str, &str); 6] {
     [
         ("connection", "Upgrade"),
@@ -251,7 +252,7 @@ async fn a_page_is_told_in_its_session_why_there_is_none() {
     let target = PAGE.strip_prefix("GET ").unwrap();
     let mut head = format!("GET {target} HTTP/1.1\r\nhost: {}\r\n", cell.address);
     for (name, value) in websocket_headers(&origin) {
-        // The token travels as browsers let pages send it.
+        // The token is sent as browsers let pages send it.
         let more = if name == "sec-websocket-protocol" { ", cell-token.user:ubar" } else { "" };
         head.push_str(&format!("{name}: {value}{more}\r\n"));
     }
@@ -317,7 +318,7 @@ async fn a_machine_that_is_up_with_tasks_on_it_is_removed_only_by_force() {
     };
     let rejected = cell.must("POST /v1/batch", remove(false)).await;
     assert!(rejected.text.contains("m1 is up with 1 task on it"), "{}", rejected.text);
-    // A drain that is not done yet is none.
+    // A drain that is not complete yet.
     cell.must("POST /v1/machines/m1/drain", json!(null)).await;
     assert_eq!(cell.ask("DELETE /v1/machines/m1", json!(null)).await.code(), "wrong-state");
     assert!(cell.handle().read().state.machine_named(&Name::new("m1").unwrap()).is_some());
@@ -332,12 +333,11 @@ async fn a_machine_that_is_down_or_empty_is_removed_without_force() {
         let cell = running(None).await;
         run_first_task(&cell).await;
         let (machine, task) = (MachineId(0), TaskId(0));
-        let end = match is_down {
-            true => Command::MachineDown { machine },
-            false => {
-                let reports = vec![TaskReport { task, attempt: 1, what: Observed::Finished }];
-                Command::TaskReports { machine, incarnation: 1, reports }
-            }
+        let end = if is_down {
+            Command::MachineDown { machine }
+        } else {
+            let reports = vec![TaskReport { task, attempt: 1, what: Observed::Finished }];
+            Command::TaskReports { machine, incarnation: 1, reports }
         };
         submit(&cell, end).await;
         cell.must("DELETE /v1/machines/m1", json!(null)).await;

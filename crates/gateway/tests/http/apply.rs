@@ -1,5 +1,5 @@
-//! "Make this job so" over HTTP: what is answered for each outcome, the version that guards it, the
-//! dry run, and callers that race. And alarms, which are a list here and figures among the metrics.
+//! Applying jobs over HTTP: the answer for each outcome, the version check, the dry run, and
+//! concurrent callers. And alarms, as a list and as metrics.
 
 use crate::plan::{report, running_cell, submit_as_system};
 use crate::support::{Cell, CellOptions, TestResponse, job, machine, user, within};
@@ -15,7 +15,7 @@ fn owned_by_ubar(spec: Value) -> Value {
     json!({ "owner": "ubar", "spec": spec })
 }
 
-/// `jfoo` of two tasks as the cell of [`running_cell`] has it, with another label.
+/// `jfoo` of two tasks as in the cell of [`running_cell`], with another label.
 fn labelled(team: &str) -> Value {
     let mut spec = job("jfoo", 2);
     spec["labels"]["team"] = json!(team);
@@ -43,12 +43,12 @@ async fn one_call_creates_updates_closes_and_leaves_alone() {
     assert_eq!((&same["user"], &same["name"]), (&json!("ubar"), &json!("jfoo")));
     assert_eq!(outcome(&apply(&cell, labelled("a")).await), ("updated", 2, None, false));
     assert_eq!(outcome(&apply(&cell, labelled("b")).await), ("updated", 3, Some(2), false));
-    // Whoever asks in their own name need not say it.
+    // A caller that applies its own job need not name the owner.
     let own = json!({ "spec": job("jnew", 1) });
     let made = cell.ask_as(&user("ubar"), APPLY, &[], own).await;
     assert_eq!(outcome(&made.body), ("created", 1, None, false), "{}", made.text);
     assert_eq!(made.body["user"], "ubar");
-    // A roll that goes on is in the way, and is said with what to type.
+    // A running update is an obstacle, and the hint names the command to type.
     let mut rolls = labelled("b");
     rolls["task"]["command"] = json!(["/bin/false"]);
     assert_eq!(outcome(&apply(&cell, rolls).await), ("updated", 4, Some(3), false));
@@ -99,7 +99,7 @@ async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     let paths: Vec<&str> = changes.iter().map(|one| one["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["labels.team", "task.command"]);
     assert_eq!((&changes[0]["old"], &changes[0]["new"]), (&Value::Null, &json!("a")));
-    // What would be refused is refused, with the same hints.
+    // What would be rejected is rejected in the dry run, with the same hints.
     let mut greedy = job("jnew", 1);
     greedy["task"]["limits"]["cpu"] = json!(100_000);
     let [real, tried] = [APPLY, dry].map(|target| cell.ask(target, owned_by_ubar(greedy.clone())));
@@ -107,7 +107,7 @@ async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     check_rejected(&tried, 409, "quota-exceeded");
     assert!(tried.text.contains("cell quota set ubar batch"), "{}", tried.text);
     assert_eq!((real.code(), &real.body["hint"]), (tried.code(), &tried.body["hint"]));
-    // A key is for changes, and this is none: the change itself can still use it.
+    // A key is for changes, and a dry run is not one: the change itself can still use it.
     let key = [("idempotency-key", "dry")];
     let ubar = user("ubar");
     cell.ask_as(&ubar, dry, &key, owned_by_ubar(labelled("a"))).await;
@@ -115,7 +115,7 @@ async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     assert_eq!(after.state.jobs().len(), before.state.jobs().len());
     let done = cell.ask_as(&ubar, APPLY, &key, owned_by_ubar(labelled("b"))).await;
     assert_eq!(outcome(&done.body), ("updated", 2, None, false), "{}", done.text);
-    // With a complete update in the way it says that this would be closed.
+    // With a complete update open, the dry run says that it would be closed.
     let closes = cell.must(dry, owned_by_ubar(labelled("c"))).await.body;
     assert_eq!((outcome(&closes), &closes["expect"]), (("updated", 3, Some(2), true), &json!(2)));
     let job = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
@@ -168,7 +168,7 @@ async fn a_job_that_is_stopping_is_named_and_made_anew_when_it_is_over() {
     assert_eq!(outcome(&anew), ("created", 1, None, false));
 }
 
-/// Each looks at nothing and sends the same: one makes the job, and nobody is refused.
+/// Concurrent callers send the same job: one creates it, and none is rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_callers_that_race_one_creates_and_the_others_find_it_so() {
     let cell = running_cell().await;
@@ -195,7 +195,7 @@ async fn jobs_of_a_batch_are_applied_each_with_its_outcome() {
     assert_eq!(answer["verdicts"][3]["refused"]["code"], "stale-version");
 }
 
-/// A machine that is up and that nobody hears, on a master that loses patience at once.
+/// A machine that is up and silent, on a master with the shortest silence limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alarms_are_listed_as_data_and_as_the_figures_of_metrics() {
     let mut settings = MasterConfig::default();
@@ -213,9 +213,10 @@ async fn alarms_are_listed_as_data_and_as_the_figures_of_metrics() {
     let alarmed = async {
         loop {
             let alarms = cell.must("GET /v1/alarms", Value::Null).await.body;
-            match alarms["items"].as_array().unwrap().is_empty() {
-                true => tokio::task::yield_now().await,
-                false => break alarms,
+            if alarms["items"].as_array().unwrap().is_empty() {
+                tokio::task::yield_now().await
+            } else {
+                break alarms;
             }
         }
     };

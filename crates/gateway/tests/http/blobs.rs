@@ -1,5 +1,5 @@
 //! Packages: larger than the memory they may take, on a majority before they are acknowledged, and
-//! never given out other than they came.
+//! never served with other content.
 
 use crate::support::{Cell, CellOptions, digest_of, within};
 use axum::body::Body;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const NONE: Value = Value::Null;
 const MIB: usize = 1 << 20;
 
-/// Pieces of a package that differ from each other.
+/// Chunks of a package that differ from each other.
 fn pieces(count: usize) -> impl Iterator<Item = Bytes> {
     (0..count).map(|n| Bytes::from(vec![(n % 251) as u8; MIB]))
 }
@@ -35,7 +35,7 @@ fn digest_of_pieces(count: usize) -> String {
     hex(hash.finish().as_ref())
 }
 
-/// Digest and length of what comes.
+/// Digest and length of the content.
 async fn read_to_end(mut content: Download) -> (String, u64) {
     let (mut hash, mut bytes) = (Context::new(&SHA256), 0);
     while let Some(piece) = within(content.next()).await.unwrap() {
@@ -167,7 +167,7 @@ async fn a_replica_that_joins_gets_what_was_there_and_lets_go_of_what_was_remove
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     applied(&second, cell.handle().read().index).await;
-    // Asked before it has them, it answers with what another gives it.
+    // A replica that does not have it yet fetches it from another and serves it.
     let path = format!("/v1/blobs/{}", digests[0]);
     let read = read_to_end(second.client(None).download(&path).await.unwrap()).await;
     assert_eq!(read, (digests[0].to_string(), MIB as u64));
@@ -267,21 +267,21 @@ async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
     let figures = "packages of ann take 131072 bytes; 131072 more would exceed the quota of 196608";
     assert_eq!(message, figures);
     assert_eq!(over.body["details"]["limit"], 196_608, "{}", over.text);
-    // Without a length it is found out while the bytes come, and nothing of them stays.
+    // Without a length the limit is checked while the bytes arrive, and none of them are kept.
     let endless = Body::from_stream(stream::iter(pieces(2).map(Ok::<_, Infallible>)));
     let path = format!("PUT /v1/blobs/{}", digest_of_pieces(2));
     let over = cell.send(Some(&user("ann")), &path, &[], endless).await;
     assert_eq!(over.code(), "quota-exceeded", "{}", over.text);
     let over = put("bob", content(3, 3)).await;
     assert!(over.text.contains("packages of the cell take 131072 bytes"), "{}", over.text);
-    // What is known may be brought again, but with no more bytes than it has.
+    // Known content may be uploaded again, but with no more bytes than it has.
     assert_eq!(put("ann", content(1, 2)).await.status, 200);
     let path = format!("PUT /v1/blobs/{}", digest_of(&content(1, 2)));
     let longer = Body::from_stream(stream::iter(pieces(4).map(Ok::<_, Infallible>)));
     let over = cell.send(Some(&user("ann")), &path, &[], longer).await;
     let limit_shown = (over.status, &over.body["details"]["limit"]);
     assert_eq!(limit_shown, (413, &131_072.into()), "{}", over.text);
-    // What is removed counts no more.
+    // Removed content does not count.
     let gone = format!("DELETE /v1/blobs/{}", digest_of(&content(1, 2)));
     let got = cell.send(Some(&user("ann")), &gone, &[], Body::empty()).await;
     assert_eq!(got.status, 200, "{}", got.text);

@@ -1,4 +1,4 @@
-//! Changes: versions, keys, resources on chosen nodes.
+//! Changes over HTTP: versions, idempotency keys, resources on chosen nodes.
 
 use crate::support::{Cell, job, machine, user};
 use cellwright_cell::command::Command;
@@ -102,7 +102,7 @@ async fn resources_go_to_nodes_with_room() {
     let got = cell.ask("PUT /v1/resources/app/many", set(many)).await;
     assert_eq!((got.status, got.code()), (409, "too-few-nodes"), "{}", got.text);
     assert_eq!(got.body["details"]["matching"], 2);
-    // What an application made up is matched like anything else.
+    // A resource that an application defined is matched like any other.
     let held = json!({ "name": { "namespace": "app", "name": "all" }, "amount": 1 });
     let with = json!({ "available": { "named": [held] } });
     cell.must("PUT /v1/resources/app/beside", set(with)).await;

@@ -94,7 +94,7 @@ async fn many_changes_at_once_keep_their_keys_apart() {
     assert_eq!(cell.handle().read().state.users().len(), 600);
 }
 
-/// A server whose first answers are what `bad` makes of them.
+/// A server whose first connections are handled by `bad`.
 async fn failing_server(
     failures: u32,
     bad: impl Fn(u32) -> Option<ApiError> + Clone + Send + Sync + 'static,
@@ -149,7 +149,7 @@ async fn what_may_be_repeated_is_and_under_the_same_key() {
     assert_eq!(request_count.load(Ordering::SeqCst), 1);
 }
 
-/// The leader had it in its log, lost its majority, and is no replica of the cell any more, which
+/// The leader had it in its log, lost its majority, and is no longer a replica of the cell, which
 /// ends a call by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_may_yet_take_effect_says_so_whatever_the_masters_say_last() {
@@ -165,7 +165,7 @@ async fn a_change_that_may_yet_take_effect_says_so_whatever_the_masters_say_last
     assert_eq!(request_count.load(Ordering::SeqCst), 2, "{error}");
     assert_eq!(error.code(), Some(Code::NotReady), "the last word is shown");
     assert!(error.is_in_doubt() && error.to_string().contains("may have taken effect"), "{error}");
-    // What only asks, or was never taken, leaves nothing open.
+    // A read, or a change that was never accepted, is not in doubt.
     let read = within(client.get::<String>("/x")).await.unwrap_err();
     assert_eq!(
         (read.code(), request_count.load(Ordering::SeqCst)),
@@ -199,12 +199,12 @@ async fn a_query_of_history_changes_nothing_and_is_asked_again() {
     let client = quick_client(vec![server.1.clone()]);
     let query = SqlQuery { query: "select 1".into(), args: Vec::new(), limit: None };
     let answer = within(client.sql(&query)).await;
-    // This server has no rows to give; that it was asked twice is the point.
+    // This server has no rows to return; the point is that it was called twice.
     assert!(matches!(answer, Err(ClientError::BadReply(_))), "{answer:?}");
     assert_eq!(request_count.load(Ordering::SeqCst), 2);
 }
 
-/// Takes connections and requests, and never answers.
+/// Accepts connections and requests, and never answers.
 async fn hanging_server() -> (Server, Arc<AtomicU32>) {
     let request_count = Arc::new(AtomicU32::new(0));
     let counter = request_count.clone();
@@ -249,7 +249,7 @@ async fn masters_that_were_cut_off_together_do_not_keep_a_client() {
     let client = quick_client(masters.clone());
     within(change(&client)).await.expect("the new leader is found");
     assert_eq!(client.preferred(), new.1);
-    // What may not be repeated fails, and the next one has another chance.
+    // A call that may not be retried fails, and the next one goes to another master.
     let client = quick_client(masters);
     let mut tries = 0;
     while client.create::<(), Option<String>>(hyper::Method::POST, "/x", None).await.is_err() {
@@ -279,14 +279,14 @@ async fn when_every_master_refuses_that_is_told_at_once_unless_one_was_ever_ther
     let mut watch = nobody.watch::<String>("/v1/watch/overview", None);
     let error = within(watch.next()).await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { tried: 2, .. }), "{error:?}");
-    // Somebody who takes one connection, and is gone before the next.
+    // A server that accepts one connection, and is gone before the next.
     let listener = bind().await;
     let address = listener.local_addr().unwrap().to_string();
     let once = tokio::spawn(async move { drop(listener.accept().await) });
     let left = client(vec![address], long);
     let mut asking = tokio::spawn(async move { change(&left).await });
     within(once).await.unwrap();
-    // The first refusal would end it; a machine that is too busy for one lets this pass.
+    // The first refusal would end it; this holds however busy the machine is.
     let ended = tokio::time::timeout(Duration::from_millis(300), &mut asking).await;
     assert!(ended.is_err(), "goes on asking: {ended:?}");
     asking.abort();

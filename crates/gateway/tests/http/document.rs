@@ -1,5 +1,5 @@
-//! The document against the server: every route it names answers, and what the server sends is what
-//! the document says.
+//! The OpenAPI document against the server: every route in it answers, and the server's answers
+//! match its schemas.
 
 use crate::support::{Cell, job, within};
 use cellwright_api::routes::{Content, routes};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The part of JSON Schema our types use, checked by hand: types, required, properties, items,
+/// The part of JSON Schema that our types use, checked by hand: types, required, properties, items,
 /// enums, references and alternatives.
 fn fits(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     if let Some(to) = schema["$ref"].as_str() {
@@ -88,8 +88,8 @@ async fn what_is_sent_is_what_the_document_says() {
     let mut checked = 0;
     for route in routes().filter(|r| r.method.as_str() == "GET") {
         let Content::Json(_) = route.response else { continue };
-        // What a task wrote and what a machine has is its agent's to say, and there is none here;
-        // `agent.rs` has one.
+        // Output and packages come from a machine's agent, and there is none here; `agent.rs` has
+        // one.
         if route.path.ends_with("/output") || route.path.ends_with("/{machine}/packages") {
             continue;
         }

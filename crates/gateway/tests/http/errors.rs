@@ -1,4 +1,4 @@
-//! What is refused, by which code, with which name in it.
+//! Errors: which requests are rejected, with which code and which names.
 
 use crate::support::{BLOB_LIMIT, Cell, digest_of, job, machine, user};
 use axum::body::Body;
@@ -103,7 +103,7 @@ async fn bodies_and_headers_have_limits() {
     let got = cell.ask("POST /v1/users", long).await;
     assert_eq!((got.status, got.code()), (413, "too-large"));
     assert_eq!(got.body["details"]["limit"], 500);
-    // Also when it is far more than a connection holds by itself.
+    // Also when it is far larger than a connection's buffer.
     let got = cell.ask("POST /v1/users", json!({ "name": "x".repeat(4 << 20) })).await;
     assert_eq!((got.status, got.code()), (413, "too-large"));
     let text = [("content-type", "text/plain")];
@@ -144,7 +144,8 @@ async fn every_wrong_field_of_a_job_is_named_at_once() {
     let submit = json!({ "owner": "ubar", "spec": spec });
     let error = cell.ask("POST /v1/jobs", submit.clone()).await.body;
     assert_eq!(error["details"]["field"], "count", "{error}");
-    // Not that the network is not its own with ports: which it has is not known.
+    // Without the error that the network has no ports of its own: which network it has is not
+    // known.
     assert_eq!(paths(&error), ["count", "task.static_ports[1]"], "{error}");
     let items = json!({ "items": [{ "submit_job": submit }] });
     let answer = cell.must("POST /v1/batch", items).await.body;
@@ -217,7 +218,7 @@ async fn a_job_without_a_program_is_refused_however_it_comes() {
     let items = json!({ "items": [{ "submit_job": submit }] });
     let got = cell.must("POST /v1/batch", items).await;
     says(&got.body["verdicts"][0]["refused"], "task.command", "[]");
-    // An alloc set runs nothing, and where every task has a program nobody needs another.
+    // An alloc set runs nothing, and where every task has a program of its own the job needs none.
     let mut set = spec("set", json!([]));
     set["kind"] = json!("alloc_set");
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": set })).await;
@@ -260,7 +261,7 @@ async fn an_event_says_that_a_job_was_rejected_for_quota() {
     let large = json!({ "owner": "ubar", "spec": job("jbar", 101) });
     let got = cell.ask("POST /v1/jobs", large).await;
     assert_eq!(got.code(), "quota-exceeded");
-    // One task is charged already; the grant that is named would be enough.
+    // One task is charged already; the grant in the hint would be enough.
     let hint = got.body["hint"].as_str().unwrap();
     let more = "for more: cell quota set ubar batch --cpu 1.02 --ram 1020B";
     assert!(hint.ends_with(more), "{hint}");

@@ -1,6 +1,7 @@
-//! Every route of the table, and what holds for all of them: who may not, what is refused by name,
-//! what an error looks like, that a key makes a change happen once, that versions guard, that a
-//! reply says of which index it is, and that the audit log heard of it.
+//! Every route of the table, and what holds for all of them: who may not call it, that unknown
+//! parameters are rejected by name, the form of an error, that an idempotency key makes a change
+//! happen once, that versions are checked, that a reply carries its log index, and that the audit
+//! log has it.
 
 use crate::support::{Cell, CellOptions, TestResponse, digest_of, job, machine, route, user};
 use axum::body::Body;
@@ -21,7 +22,7 @@ use std::collections::BTreeSet;
 const NONE: Value = Value::Null;
 const PACKAGE: &[u8] = b"some bytes";
 
-/// One request that succeeds when its turn comes.
+/// One request that succeeds when the steps before it were performed.
 pub struct Step {
     pub target: String,
     body: Value,
@@ -171,7 +172,7 @@ fn records(replica: &str) -> Vec<Step> {
     ]
 }
 
-/// Every error has the four parts, and nothing in them is empty but perhaps the details.
+/// Every error has the four parts, and none of them is empty but perhaps the details.
 fn is_error(got: &TestResponse, step: &Step, status: u16, code: &str) {
     let context = format!("{}: {} {}", step.target, got.status, got.text);
     assert_eq!((got.status, got.code()), (status, code), "{context}");
@@ -182,7 +183,7 @@ fn is_error(got: &TestResponse, step: &Step, status: u16, code: &str) {
     assert!(got.body["details"].is_object(), "{context}");
 }
 
-/// What somebody without rights is told: the code, if it is one that refuses them.
+/// The error code for a user without capabilities, if the route rejects them.
 fn unprivileged_rejection(route: &Route) -> Option<&'static str> {
     use Operation as O;
     match route.operation {
@@ -195,7 +196,7 @@ fn unprivileged_rejection(route: &Route) -> Option<&'static str> {
     }
 }
 
-/// The capability in the table.
+/// The required capability in the table.
 fn required_capability(route: &Route) -> Option<Capability> {
     route.capability.or(match route.access {
         Access::HasCapability(capability) | Access::SelfOrHasCapability(capability) => {
@@ -209,9 +210,9 @@ struct RouteWalk {
     cell: Cell,
     privileged: Caller,
     unprivileged: Caller,
-    /// Versioned operations that a stale version was refused by.
+    /// Versioned operations that rejected a stale version.
     version_checked: BTreeSet<Operation>,
-    /// The last line of the audit log that was looked at.
+    /// The last line of the audit log that was read.
     audited: String,
     keys: u32,
 }
@@ -221,7 +222,7 @@ impl RouteWalk {
         self.cell.send(caller, target, &[], step.content()).await
     }
 
-    /// Nobody, and somebody without rights.
+    /// Without authentication, and as a user without capabilities.
     async fn check_access(&self, step: &Step) {
         let route = step.route();
         if route.access != Access::Open {
@@ -237,7 +238,7 @@ impl RouteWalk {
         }
     }
 
-    /// What the table does not know is refused by its name.
+    /// Parameters that are not in the table are rejected by name.
     async fn check_unknown_parameters(&self, step: &Step) {
         let got = self.send(Some(&self.privileged), &step.with("colour=red"), step).await;
         is_error(&got, step, 400, "bad-parameter");
@@ -267,7 +268,7 @@ impl RouteWalk {
         }
     }
 
-    /// The request itself; a change is sent twice under one key.
+    /// The request itself; a change is sent twice with one key.
     async fn check_success(&mut self, step: &Step) {
         let route = step.route();
         if let Content::Events(_) = route.response {
@@ -332,7 +333,7 @@ impl RouteWalk {
         assert!(text.contains("event: ") && text.contains("data: {"), "{text}");
     }
 
-    /// Who was refused and what was done since the last look are both taken down.
+    /// Both the rejections and the changes since the last check are in the audit log.
     async fn check_audit(&mut self, step: &Step) {
         let target = format!("GET /v1/audit?limit=1000&after={}", self.audited);
         let page = self.cell.must(&target, NONE).await.body;
@@ -357,7 +358,7 @@ impl RouteWalk {
     }
 }
 
-/// Without the indexes, which are of the entry that carried the repetition.
+/// Without the log indexes, which are those of the entry of the repeated request.
 fn without_indexes(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
@@ -372,7 +373,7 @@ fn without_indexes(mut value: Value) -> Value {
     value
 }
 
-/// Replica m7 has asked to join and waits for an operator.
+/// Replica m7 has requested to join and waits for an operator.
 async fn wait_to_be_confirmed(cell: &Cell) {
     let (id, name) = (Name::new("t7").unwrap(), Name::new("m7").unwrap());
     let secret_hash = SecretHash([7; 32]);
@@ -389,7 +390,7 @@ async fn wait_to_be_confirmed(cell: &Cell) {
     }
 }
 
-/// Users with all rights and with none, a machine, a token to revoke, and every step there is.
+/// Users with all capabilities and with none, a machine, a token to revoke, and all steps.
 pub async fn prepared_cells() -> (Cell, Cell, Vec<Step>) {
     let authority = Some("ab".repeat(32));
     let cell = Cell::start_with(ApiConfig { authority, ..ApiConfig::default() }).await;

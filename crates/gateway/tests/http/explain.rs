@@ -1,4 +1,5 @@
-//! Why a task waits, when it is not for a machine: for a scheduler, a package or an alloc set.
+//! Why a task waits, when it does not wait for a machine: for a scheduler, a package or an alloc
+//! set.
 
 use crate::agent::submit;
 use crate::support::{Cell, job, within};
@@ -33,8 +34,7 @@ async fn lease(cell: &Cell, scheduler: &str, shard: &str) {
     assert!(within(client.lease(&request)).await.unwrap().granted);
 }
 
-/// A machine, a job of one task, and leases that outlast the test: nothing here depends on how long
-/// it takes.
+/// A machine, a job of one task, and leases that outlast the test: nothing here depends on timing.
 async fn prepared_cell() -> Cell {
     let mut plan = crate::support::CellOptions::default();
     plan.master.core.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
@@ -96,7 +96,7 @@ async fn a_package_that_nobody_has_is_a_reason_in_plans_and_explanations() {
     let text = whole["item"]["text"].as_str().unwrap();
     assert!(text.starts_with("package server (abababababab) is not in the cell: "), "{text}");
     assert_eq!(whole["item"]["groups"][0]["why"]["obstacles"], no_holder);
-    // A machine that is up and has it gives it to the others.
+    // A machine that is up and has it serves it to the others.
     let machine = MachineId(0);
     let package: PackageRef = serde_json::from_value(package).unwrap();
     submit(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
@@ -116,7 +116,7 @@ async fn a_job_whose_tasks_all_start_says_which_package_they_wait_for() {
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
     let machine = MachineId(0);
     submit(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
-    // The first task there is belongs to the job that the cell is furnished with.
+    // The first task belongs to the job of the prepared cell.
     let (task, ports, devices) = (TaskId(1), Vec::new(), Vec::new());
     let assignment = Assignment { task, attempt: 0, machine, alloc: None, ports, devices };
     let group = Group { victims: Vec::new(), assignments: vec![assignment] };

@@ -1,8 +1,8 @@
-//! Overload: whoever floods is told to come back later, and nobody else notices. The disk stands
-//! still meanwhile, so that what waits at the door does not depend on how fast the machine is.
+//! Overload: a caller that floods is told to retry later, and no other caller is affected. The disk
+//! is halted meanwhile, so that the length of queues does not depend on the speed of the machine.
 
 use crate::support::{Cell, CellOptions, TestResponse, user, within};
-use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
+use cellwright_api::internal::{AgentReport, Epoch};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_master::config::MasterConfig;
@@ -19,7 +19,7 @@ const NONE: Value = Value::Null;
 static HALTED: Mutex<bool> = Mutex::new(false);
 static RESUMED: Condvar = Condvar::new();
 
-/// Keeps the disks of this test from flushing until it is dropped.
+/// Halts the flushes of this test's disks until it is dropped.
 struct DiskHalt;
 
 impl DiskHalt {
@@ -36,7 +36,7 @@ impl Drop for DiskHalt {
     }
 }
 
-/// A disk whose flushes wait while it stands still.
+/// A disk whose flushes wait while it is halted.
 struct HaltingDisk(RealDisk);
 
 impl Disk for HaltingDisk {
@@ -81,7 +81,6 @@ impl Disk for HaltingDisk {
 
 fn report() -> AgentReport {
     AgentReport {
-        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number: 1,
@@ -130,19 +129,19 @@ async fn a_flooder_is_told_to_wait_and_others_are_served() {
         let (cell, flooder) = (cell.clone(), flooder.clone());
         flooding.spawn(async move { add(&cell, &flooder, format!("f{n}")).await });
     }
-    // What is answered while nothing can be written is a refusal.
+    // The only answers while nothing can be written are rejections.
     let rejected = within(flooding.join_next()).await.unwrap().unwrap();
     assert_eq!((rejected.status, rejected.code()), (429, "overloaded"), "{}", rejected.text);
     assert!(rejected.header("retry-after").parse::<u64>().unwrap() >= 1);
     assert_eq!(rejected.body["details"]["retry_after_ms"], 1000);
     assert!(rejected.text.contains("user flooder"), "{}", rejected.text);
-    // Reads and agents' polls are answered all the while.
+    // Reads and agents' polls are answered meanwhile.
     let read = cell.ask_as(&other, "GET /v1/machines", &[], NONE).await;
     assert_eq!(read.status, 200, "{}", read.text);
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     let orders = within(agent.poll(&cell.address, &report(), Span(0))).await.unwrap();
     assert!(orders.epoch > Epoch::default(), "{orders:?}");
-    // Whoever sends little finds the door open, however full the flooder's queue is.
+    // A caller that sends little is admitted, however full the flooder's queue is.
     let others = join_all((0..4).map(|n| add(&cell, &other, format!("o{n}"))));
     let released = async { drop(standstill) };
     let (others, ()) = within(futures::future::join(others, released)).await;

@@ -1,4 +1,4 @@
-//! Pages, selectors, and what a reply says of its age.
+//! Pages, selectors, name resolution, and the index headers of replies.
 
 use crate::support::{Cell, job, machine};
 use cellwright_gateway::serve::DEV_USER;
@@ -19,7 +19,7 @@ async fn pages_join_up_even_when_rows_come_and_go() {
     }
     let first = cell.must("GET /v1/machines?limit=3", NONE).await.body;
     assert_eq!(names(&first), ["m0", "m1", "m2"]);
-    // Removing what was seen, and what comes next, moves nothing.
+    // Removing rows that were read, and the next one, shifts nothing.
     cell.must("DELETE /v1/machines/m1", NONE).await;
     cell.must("DELETE /v1/machines/m3", NONE).await;
     cell.must("POST /v1/machines", machine("m7")).await;
@@ -30,7 +30,7 @@ async fn pages_join_up_even_when_rows_come_and_go() {
     let last = cell.must(&format!("GET /v1/machines?limit=3&after={next}"), NONE).await.body;
     assert_eq!(names(&last), ["m7"]);
     assert_eq!(last["next"], NONE);
-    // A cursor of one list is none of another.
+    // A cursor of one list is not valid for another.
     let got = cell.ask(&format!("GET /v1/users?after={next}"), NONE).await;
     assert_eq!(got.code(), "bad-parameter");
 }
@@ -78,7 +78,7 @@ async fn replies_say_of_which_index_they_are() {
     assert_eq!(fresh.header("cell-index"), fresh.body["index"].to_string());
 }
 
-/// Kind and name of each thing that a name may mean.
+/// Kind and name of each object that a name may refer to.
 async fn found_names(cell: &Cell, name: &str) -> Vec<String> {
     let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
     let kind_and_name =
@@ -95,10 +95,10 @@ async fn a_name_is_found_whole_or_by_its_beginning() {
     assert_eq!(found("ubar/j").await, ["job ubar/jfoo"]);
     assert_eq!(found("jfoo/0").await, ["task ubar/jfoo/0"]);
     assert_eq!(found("ubar/jfoo/99").await, [""; 0]);
-    // What is called so is meant, whatever else begins so.
+    // An exact match wins, whatever else has it as a prefix.
     assert_eq!(found("ubar").await, ["user ubar"]);
     assert_eq!(found("nosuch").await, [""; 0]);
-    // What nothing is called may be a slip of the hand.
+    // A name without a match may be a typing error.
     assert_eq!(found("jfo0").await, [""; 0]);
     assert_eq!(found("jfo0&near=true").await, ["job ubar/jfoo"]);
     assert_eq!(found("ubra/jfoo&near=true").await, ["job ubar/jfoo"]);
@@ -112,7 +112,7 @@ async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() 
     let cell = Cell::start().await;
     cell.furnish(1).await;
     let found = async |name: &str| found_names(&cell, name).await;
-    // The one job there is is somebody else's.
+    // The only job belongs to another user.
     assert_eq!(found("last").await, [""; 0]);
     cell.must("POST /v1/users", json!({ "name": DEV_USER })).await;
     for name in ["one", "lasting", "two", "last"] {
@@ -124,7 +124,7 @@ async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() 
         assert_eq!(found("last/1").await, [format!("task {full}/1")]);
         assert_eq!(found("last/2").await, [""; 0]);
     }
-    // One of that name is meant, whatever came after it.
+    // The exact name wins, whatever came after it.
     let mut free = job("three", 1);
     free["priority"] = json!(0);
     cell.must("POST /v1/jobs", json!({ "owner": DEV_USER, "spec": free })).await;

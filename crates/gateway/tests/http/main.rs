@@ -1,4 +1,4 @@
-//! The API of masters on a real disk, over loopback sockets and the real listener.
+//! Tests of the HTTP API of masters on a real disk, over loopback sockets and the real listener.
 
 mod agent;
 mod apply;

@@ -1,11 +1,12 @@
-//! Which identity gets an answer from which route: seen on a running master, route by route, and
-//! recorded as the tables of `docs/security.md`. A route of the OpenAPI document without a row
-//! fails, and so does one that answers somebody it did not answer when the row was written.
+//! The access matrix: which identity gets an answer from which route, observed on a running master,
+//! route by route, and recorded as the tables of `docs/security.md`. A route of the OpenAPI
+//! document without a row fails, and so does one that answers a caller it did not answer when the
+//! row was written.
 //!
-//! What a user needs is found out and not taken from the table of routes: the same requests are
-//! made by an owner without any capability, and by a stranger with each capability alone.
+//! What a user needs is observed and not taken from the table of routes: the same requests are made
+//! by an owner without any capability, and by an unrelated user with each capability alone.
 //!
-//! `UPDATE_SECURITY=1` writes the tables anew; read the difference before keeping it.
+//! `UPDATE_SECURITY=1` regenerates the tables; read the difference before keeping it.
 
 use crate::every_route::{Step, prepared_cells};
 use crate::support::{Cell, user};
@@ -39,14 +40,14 @@ fn name_of(route: &Route) -> String {
     format!("{} {}", route.method.as_str(), route.path)
 }
 
-/// Whether the caller was let in, whatever became of the request.
+/// Whether the caller was admitted, whatever the outcome of the request.
 async fn is_admitted(cell: &Cell, caller: Option<&Caller>, step: &Step) -> (bool, u16) {
     let got = cell.open(caller, &step.target, &[], step.content()).await;
     let status = got.status().as_u16();
     (!matches!(status, 401 | 403), status)
 }
 
-/// Does what the later steps build on.
+/// Performs the step that later steps build on.
 async fn perform_step(cell: &Cell, caller: &Caller, step: &Step) {
     let (_, status) = is_admitted(cell, Some(caller), step).await;
     let changes = matches!(step.route().kind, RouteKind::Change | RouteKind::Create);
@@ -59,9 +60,9 @@ struct Row {
     agent: bool,
     scheduler: bool,
     replica: bool,
-    /// A user who has nothing to do with it and holds no capability.
+    /// A user who is unrelated to it and holds no capability.
     any_user: bool,
-    /// What lets a user in who would not get in otherwise.
+    /// What admits a user who would be rejected otherwise.
     admitted_by: Vec<String>,
 }
 
@@ -79,17 +80,17 @@ impl Row {
     }
 }
 
-/// What was seen, a row for each route.
+/// The observations, a row for each route.
 #[derive(Default)]
 struct AccessMatrix(BTreeMap<String, Row>);
 
 impl AccessMatrix {
-    /// Everybody who is not the owner and holds no capability.
+    /// All callers other than the owner that hold no capability.
     async fn record_unprivileged(&mut self) {
         let (cell, _second, steps) = prepared_cells().await;
         let root = user("root");
         for step in &steps {
-            // Content belongs to whoever brings it first, which must not be one of those.
+            // Content belongs to its first uploader, which must not be one of those.
             let brings = step.route().operation == Operation::PutBlob;
             if brings {
                 perform_step(&cell, &root, step).await;
@@ -110,11 +111,11 @@ impl AccessMatrix {
         }
     }
 
-    /// One user, who alone may be let in where others are not.
+    /// One user, who alone may be admitted where others are not.
     async fn record_user(&mut self, cell: &Cell, steps: &[Step], who: &Caller, by: &str) {
         for step in steps {
             let name = name_of(step.route());
-            let row = self.0.get_mut(&name).expect("strangers asked first");
+            let row = self.0.get_mut(&name).expect("the unprivileged callers were recorded first");
             let mut is_done = false;
             if !row.any_user {
                 let (is_in, status) = is_admitted(cell, Some(who), step).await;
@@ -124,7 +125,8 @@ impl AccessMatrix {
                 }
             }
             if !is_done {
-                // In the owner's name where one brings what is owned, else as the cell itself.
+                // In the owner's name where the step creates something owned, else as the cell
+                // itself.
                 let brings = step.route().operation == Operation::PutBlob;
                 let root = if brings { user("root") } else { Caller::Operator };
                 perform_step(cell, &root, step).await;
@@ -163,7 +165,7 @@ fn missing_rows(document: &Value, matrix: &AccessMatrix) -> Vec<String> {
     routes.filter(|route| !matrix.0.contains_key(route)).collect()
 }
 
-/// Compares what was seen with what is written between the marks of that name.
+/// Compares the observations with the table between the marks of that name.
 fn check_documented(mark: &str, rows: &str) {
     /// Two tests write the same page.
     static WRITING: Mutex<()> = Mutex::new(());
@@ -200,7 +202,7 @@ async fn every_route_of_the_document_answers_whom_the_page_says() {
     check_documented("routes", &matrix.table());
 }
 
-/// Routes of the cell's own parts are in no document; `cargo xtask tidy` sees that each has a row.
+/// Internal routes are in no document; `cargo xtask tidy` checks that each has a row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
     let (cell, _second, _) = prepared_cells().await;
@@ -226,9 +228,9 @@ async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
     for (method, path) in routes {
         let target = format!("{method} {}", path.replace("{digest}", &digest));
         let response = async |caller: Option<&Caller>| {
-            // No message of any kind: whoever may ask is told that, and others that they may not.
-            let protocol = [("cell-protocol", "1")];
-            let answer = cell.open(caller, &target, &protocol, Body::from("?")).await;
+            // An invalid message: an admitted caller gets that error, and others that they may not
+            // call.
+            let answer = cell.open(caller, &target, &[], Body::from("?")).await;
             !matches!(answer.status().as_u16(), 401 | 403)
         };
         let [nobody, agent, scheduler, replica] = no_user();
@@ -237,7 +239,7 @@ async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
             agent: response(agent.as_ref()).await,
             scheduler: response(scheduler.as_ref()).await,
             replica: response(replica.as_ref()).await,
-            // With every capability there is.
+            // With every capability.
             any_user: response(Some(&user("root"))).await,
             admitted_by: Vec::new(),
         };

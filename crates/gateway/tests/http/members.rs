@@ -1,5 +1,5 @@
-//! Who is taken in as a replica, and who is not: a vote for an address where nobody casts it would
-//! cost the cell its majority.
+//! Membership of replicas: who is added, and who is not. A vote for an address where nothing casts
+//! it would cost the cell its majority.
 
 use crate::support::{Cell, CellOptions, PEER, TestResponse, within};
 use cellwright_api::client::internal_calls::HoldersRequest;
@@ -51,7 +51,7 @@ async fn a_replica_that_is_not_there_gets_no_vote() {
     cell.must("POST /v1/users", json!({ "name": "still-served" })).await;
 }
 
-/// Over a line and from within, in anybody's name: no vote, no term, no panic.
+/// Over a connection and from within, in any name: no vote, no term, no panic.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_and_absurd_terms_change_nothing() {
     let cell = Cell::start().await;
@@ -94,7 +94,7 @@ async fn a_replica_that_answers_is_taken_in_and_let_go() {
     assert_eq!(voters(&cell).await, [1, 2]);
     let again = add(&cell, 2, "m2", &second.address).await;
     assert_eq!(again.status, 200, "asking again does no harm: {}", again.text);
-    // The other one has what was there before, and sends changes to the leader.
+    // The other one has the earlier changes, and redirects new ones to the leader.
     let moved = second.ask("POST /v1/users", json!({ "name": "after" })).await;
     assert_eq!((moved.status, moved.code()), (307, "not-leader"), "{}", moved.text);
     assert_eq!(moved.header("location"), format!("http://{}/v1/users", cell.address));
@@ -122,7 +122,7 @@ async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else
     second.must("GET /v1/users/ubar", NONE).await;
     assert_eq!(second.must("GET /readyz", NONE).await.text, "ready\n");
     cell.must("DELETE /v1/masters/2", NONE).await;
-    // What the cell's certificates do to whoever was sent away.
+    // The effect of the cell's certificates on a removed replica.
     cell.barred.lock().unwrap().insert(PEER.to_owned());
     let noticed = async {
         while !second.handle().is_removed() {
@@ -146,7 +146,7 @@ async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else
     }
     assert_eq!(second.must("GET /v1/masters", NONE).await.body["role"], "removed");
     assert_eq!(second.must("GET /healthz", NONE).await.text, "ok\n");
-    // Those who have nobody else to ask are told at once, the others go on.
+    // Clients without another master get the error at once, the others continue.
     let error = within(second.client(None).get::<Value>("/v1/users")).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("this replica was removed"), "{error}");
 }

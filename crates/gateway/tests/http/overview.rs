@@ -1,8 +1,8 @@
-//! The picture of the whole cell, what changes in it, and the console that draws it.
+//! The overview of the whole cell, its updates, and the console that draws it.
 
 use crate::support::{Cell, machine, within};
 use axum::body::Body;
-use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
+use cellwright_api::internal::{AgentReport, Epoch};
 use cellwright_cell::machine::ResourcePressureReport;
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Dimension;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;
 
-/// The next picture on a watch.
+/// The next overview of a watch.
 async fn next(answer: &mut axum::http::Response<hyper::body::Incoming>) -> Value {
     loop {
         let frame = within(answer.frame()).await.unwrap().unwrap();
@@ -50,14 +50,13 @@ async fn a_watch_sends_the_whole_picture_and_then_what_differs() {
     assert_eq!(fourth["gone"], second["machines"]["id"]);
 }
 
-/// A poll of the agent of `m1` that measured nothing, for nothing runs there.
+/// A poll of the agent of `m1` without usage, because nothing runs there.
 async fn poll_measured(cell: &Cell, number: u64) {
     poll_agent(cell, number, vec![]).await;
 }
 
 async fn poll_agent(cell: &Cell, number: u64, shortages: Vec<ResourcePressureReport>) {
     let report = AgentReport {
-        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number,

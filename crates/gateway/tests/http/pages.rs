@@ -1,4 +1,4 @@
-//! Web pages: whatever a browser can be made to send to an open master is refused, on every route.
+//! Web pages: whatever a browser can be made to send to a dev master is rejected, on every route.
 
 use crate::support::{Cell, TestResponse, digest_of, within};
 use axum::body::Body;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const ANYONE: Caller = Caller::Operator;
 
-/// The path of a route with something in its holes, and the paths beside the table.
+/// The path of each route with its parameters filled in, and the paths beside the table.
 fn targets() -> Vec<String> {
     let filled = |route: &Route| {
         let parts = route.path.split('/').map(|part| match part {
@@ -25,7 +25,7 @@ fn targets() -> Vec<String> {
     routes().map(filled).chain(beside).chain(rest).collect()
 }
 
-/// One request as a browser writes it: the host is the page's to choose.
+/// One request as a browser sends it: the page chooses the host.
 async fn send_as_browser(
     cell: &Cell,
     target: &str,

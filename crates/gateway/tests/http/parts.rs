@@ -1,13 +1,11 @@
-//! The door of the cell's own parts: who gets in, and what they may say.
+//! Internal routes: which parts are admitted, and what they may send.
 
 use crate::support::{Cell, within};
 use axum::body::Body;
 use bytes::Bytes;
-use cellwright_api::client::internal_calls::POLL_PATH;
 use cellwright_api::error::Code;
-use cellwright_api::internal::{
-    AgentOrders, LeaseRequest, LogAnswer, PassStatistics, Proposal, REPORT_FORMAT,
-};
+use cellwright_api::internal::{AgentReport, LeaseRequest, LogAnswer, PassStatistics, Proposal};
+use cellwright_api::wire::{NEWEST, WireRange, WireVersion};
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
@@ -42,7 +40,7 @@ async fn a_scheduler_follows_and_places_and_does_nothing_else() {
     let rejected = verdicts.verdicts[0].as_ref().unwrap_err().to_string();
     let want = "remove_user is not for scheduler:s1; allowed: users with manage_users";
     assert_eq!(rejected, want);
-    // In nobody else's name, not even that of whoever may.
+    // In no other name, not even that of a caller that may.
     for (by, code) in [
         (Actor::User(ubar), Code::BadField),
         (Actor::Operator, Code::BadField),
@@ -82,22 +80,51 @@ async fn users_and_agents_do_not_get_in() {
     }
 }
 
-/// Of another build nothing but the number in front can be read.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_of_another_build_is_told_both_numbers_and_what_to_do() {
-    let cell = Cell::start().await;
-    let client = cell.client(Some(&Caller::Agent(Name::new("m").unwrap())));
-    for (found, hint) in [(1u32, "restart the agent"), (REPORT_FORMAT + 1, "the masters first")] {
-        let report = (found, "made of other parts");
-        let call = client.call_internal::<_, AgentOrders>(POLL_PATH, &report);
-        let error = within(call).await.unwrap_err();
-        let numbers = format!("in format {found}, this master reads format {REPORT_FORMAT}");
-        assert!(error.to_string().contains(&numbers), "{error}");
-        assert!(error.api().unwrap().hint.contains(hint), "{error:?}");
-    }
+/// As a build speaks that is ahead by so many releases.
+fn ahead(releases: u16) -> WireRange {
+    WireRange::of_release(WireVersion(NEWEST.0 + releases))
 }
 
-/// Whoever may not ask is told so whatever they send, and before they have sent it.
+fn report_of(machine: &str) -> AgentReport {
+    let report = json!({
+        "machine": machine, "incarnation": 1, "number": 1, "taken": { "era": 0, "index": 0 },
+        "hang": false, "orders_digest": 0, "spec": null, "tasks": [], "packages": null,
+        "usage": [], "shortages": [], "wall": 1,
+    });
+    serde_json::from_value(report).unwrap()
+}
+
+/// Its first message is one that the release before it reads, and so are all others until it has
+/// met somebody who reads its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_the_next_release_are_understood() {
+    let cell = Cell::start().await;
+    let scheduler = Caller::Scheduler(Name::new("s1").unwrap());
+    let client = cell.client_of(Some(&scheduler), ahead(1));
+    for _ in 0..2 {
+        assert!(within(client.log_after(0, Span(10))).await.is_ok());
+    }
+    let agent = cell.client_of(Some(&Caller::Agent(Name::new("m").unwrap())), ahead(1));
+    let report = report_of("m");
+    within(agent.poll(&cell.address, &report, Span(10))).await.unwrap();
+}
+
+/// Two releases apart nothing but the headers can be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_is_two_releases_ahead_is_told_both_ranges_and_what_to_do() {
+    let cell = Cell::start().await;
+    let (caller, range) = (Caller::Agent(Name::new("m").unwrap()), ahead(2));
+    let client = cell.client_of(Some(&caller), range);
+    let refused = within(client.poll(&cell.address, &report_of("m"), Span(10))).await;
+    let error = refused.unwrap_err();
+    assert_eq!(error.code(), Some(Code::OtherWire), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&format!("agent:m speaks wire {range}")), "{text}");
+    assert!(text.contains(&format!("this master speaks wire {}", WireRange::BUILT)), "{text}");
+    assert!(error.api().unwrap().hint.contains("upgrade the masters first"), "{error:?}");
+}
+
+/// A caller that may not call is rejected whatever it sends, and before it has sent it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_read_from_those_who_may_not_ask() {
     let cell = Cell::start().await;
@@ -114,30 +141,31 @@ async fn nothing_is_read_from_those_who_may_not_ask() {
         let method = if path.starts_with("blobs") { "PUT" } else { "POST" };
         let endless = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         let target = format!("{method} /internal/{path}");
-        let protocol = [("cell-protocol", "1")];
-        let answer = cell.open(Some(caller), &target, &protocol, endless).await;
+        let answer = cell.open(Some(caller), &target, &[], endless).await;
         assert_eq!(answer.status().as_u16(), 403, "{target}");
     }
 }
 
-/// A replica of another protocol is told so by name, before its message is looked at.
+/// The version is checked before a byte of the message is decoded, also for replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_of_another_protocol_are_refused_by_name() {
+async fn a_version_that_is_not_spoken_is_refused_before_the_message_is_read() {
     let cell = Cell::start().await;
     let caller = Caller::Replica(Name::new("m2").unwrap());
-    let call = async |protocol: Option<&str>| {
-        let headers: Vec<_> =
-            protocol.map(|protocol| ("cell-protocol", protocol)).into_iter().collect();
-        let got = cell.send(Some(&caller), "POST /internal/peer", &headers, Body::from("?")).await;
-        (got.status, got.text)
-    };
-    for (protocol, name) in [(Some("2"), "2"), (None, "none")] {
-        let (status, text) = call(protocol).await;
-        assert_eq!(status, 505, "{text}");
-        assert!(text.starts_with("this replica speaks protocol 1 (cellwright "), "{text}");
-        assert!(text.contains(&format!("the caller protocol {name};")), "{text}");
-        assert!(text.ends_with("run builds of one protocol on all replicas"), "{text}");
+    let built = WireRange::BUILT.to_string();
+    for (version, range, said) in [
+        ("9", "8-9", "replica:m2 speaks wire 8-9 and wrote version 9"),
+        ("9", built.as_str(), "and wrote version 9"),
+        ("1", "9-8", "names no wire version"),
+        ("0", built.as_str(), "and wrote version 0"),
+        ("", "", "names no wire version"),
+    ] {
+        let headers = [("cell-wire", version), ("cell-wire-range", range)];
+        let endless = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let got = cell.send(Some(&caller), "POST /internal/peer", &headers, endless).await;
+        assert_eq!((got.status, got.code()), (505, "other-wire"), "{}", got.text);
+        assert!(got.text.contains(said), "{}", got.text);
+        assert_eq!(got.body["details"]["speaks"], built, "{}", got.text);
     }
-    let (status, text) = call(Some("1")).await;
-    assert_eq!(status, 400, "the message itself is looked at: {text}");
+    let got = cell.send(Some(&caller), "POST /internal/peer", &[], Body::from("?")).await;
+    assert_eq!((got.status, got.code()), (400, "bad-body"), "the message is read: {}", got.text);
 }

@@ -1,4 +1,4 @@
-//! What a plan says before anything is done, and that it then comes to pass.
+//! Plans: what a plan predicts before anything is done, and that it then happens.
 
 use crate::support::{Cell, job, machine, user};
 use cellwright_cell::command::{Command, Done, Observed, TaskReport};
@@ -99,7 +99,7 @@ async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
     let sum: u64 = why["reasons"].as_array().unwrap().iter().map(machines).sum();
     assert_eq!((sum, why["machines_total"].as_u64()), (2, Some(2)));
     assert_eq!(why["counterfactual"]["change"]["DropConstraint"]["position"], 0, "{why}");
-    // Somebody else's job is refused before anything of it is looked at.
+    // A job of another user is rejected before anything of it is looked at.
     cell.must("POST /v1/users", json!({ "name": "other" })).await;
     let body = json!({ "jobs": [{ "owner": "ubar", "spec": job("jfoo", 3) }] });
     let other = cell.ask_as(&user("other"), "POST /v1/plan", &[], body).await;
@@ -143,7 +143,7 @@ async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
     let task = "GET /v1/jobs/ubar/jfoo/tasks/0";
     let crashed = cell.must(task, Value::Null).await.body["item"]["crashed_on"].clone();
     assert_eq!(crashed[0]["machine"], "m1");
-    // A machine that is gone is nobody's to avoid.
+    // A machine that was removed need not be avoided.
     cell.must("DELETE /v1/machines/m1", Value::Null).await;
     let crashed = cell.must(task, Value::Null).await.body["item"]["crashed_on"].clone();
     assert_eq!(crashed, json!([]));
@@ -188,7 +188,7 @@ async fn an_update_that_is_complete_is_planned_as_closed_and_otherwise_named_in_
         (&json!("update"), &json!(2)),
         "{job_plan}"
     );
-    // The API itself closes nothing that nobody asked it to.
+    // The API itself closes no update without a request.
     let rejected = cell.ask("PUT /v1/jobs/ubar/jfoo", spec).await;
     assert_eq!((rejected.status, rejected.code()), (409, "wrong-state"), "{}", rejected.text);
     assert!(rejected.text.contains("cell update close ubar/jfoo"), "{}", rejected.text);

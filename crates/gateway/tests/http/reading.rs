@@ -1,4 +1,4 @@
-//! What others may read of a job, and what no question of theirs finds out.
+//! Redaction: what other users may read of a job, and what none of their requests reveals.
 
 use crate::support::{Cell, TestResponse, digest_of, job, user, within};
 use cellwright_api::client::JobFilter;
@@ -6,7 +6,7 @@ use cellwright_cell::name::Name;
 use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;
-/// Stands in every field that says what a job runs; found nowhere else.
+/// The value of every field that says what a job runs; found nowhere else.
 const SPEC_MARKER: &str = "xyzzy";
 
 fn spec_with_markers() -> Value {
@@ -23,7 +23,7 @@ fn spec_with_markers() -> Value {
     spec
 }
 
-/// `ubar/inside`, a periodic job of the same, and eve, who has nothing to do with them.
+/// `ubar/inside`, a periodic job of the same, and eve, who is unrelated to them.
 async fn prepared_cell() -> Cell {
     let cell = Cell::start().await;
     cell.furnish(1).await;
@@ -113,14 +113,14 @@ async fn a_plan_of_somebody_elses_job_is_refused_before_anything_is_compared() {
     let (right, wrong) = (ask("eve", SPEC_MARKER).await, ask("eve", "guess").await);
     assert_eq!((right.status, right.code()), (403, "not-owner"));
     assert_eq!(right.body, wrong.body, "a right guess is answered like a wrong one");
-    // A job that is not there is answered alike.
+    // A job that does not exist is answered alike.
     let body = json!({ "jobs": [{ "owner": "ubar", "spec": job("nothing", 1) }] });
     let nothing = ask_as_user(&cell, "eve", "POST /v1/plan", body).await;
     assert_eq!((nothing.status, nothing.code()), (403, "not-owner"));
-    // The owner is told.
+    // The owner sees it.
     let same = ask("ubar", SPEC_MARKER).await.body;
     assert_eq!(same["item"]["jobs"][0]["action"], "nothing", "{same}");
-    // Who administrates jobs sees the plan, and learns nothing of the value.
+    // A user with `administrate_jobs` sees the plan, and learns nothing of the value.
     grant(&cell, "administrate_jobs").await;
     let (right, wrong) = (ask("eve", SPEC_MARKER).await, ask("eve", "guess").await);
     assert_eq!(right.status, 200, "{}", right.body);

@@ -1,8 +1,8 @@
-//! Who was sent away stays away until it joins again; and the level of the cell, which replicas of
+//! A revoked part is rejected until it joins again; and the level of the cell, which replicas of
 //! older builds hold back.
 
 use crate::support::{Cell, CellOptions, digest_of, machine, within};
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
 use cellwright_cell::command::Command;
 use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
@@ -20,10 +20,9 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A poll of the agent of `m7` that describes its machine and holds orders with this digest.
+/// A poll of the agent of `m7` that describes its machine and has orders with this digest.
 async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
     let report = AgentReport {
-        format: REPORT_FORMAT,
         machine: name("m7"),
         incarnation: 1,
         number,
@@ -110,7 +109,7 @@ async fn replicas_and_schedulers_that_were_sent_away_are_remembered() {
     assert!(state.is_revoked(PartKind::Replica, &name("m2")));
     assert!(state.is_revoked(PartKind::Scheduler, &name("s1")));
     assert!(!state.is_revoked(PartKind::Replica, &name("m1")));
-    // Whoever may, takes it back as any token.
+    // A user with the capability revokes it like any token.
     let listed = cell.must("GET /v1/tokens", NONE).await.body;
     let rows = listed["items"].as_array().unwrap();
     let row = rows.iter().find(|row| row["kind"]["dismissed"]["name"] == "s1").unwrap();
@@ -118,7 +117,7 @@ async fn replicas_and_schedulers_that_were_sent_away_are_remembered() {
     assert!(!cell.handle().read().state.is_revoked(PartKind::Scheduler, &name("s1")));
 }
 
-/// Replicas that all say the same of themselves.
+/// Replicas that all report the same identity.
 struct FixedCandidate(ReplicaIdentity);
 
 impl ReplicaProbe for FixedCandidate {
@@ -139,7 +138,7 @@ async fn the_cell_is_raised_when_every_voter_knows_the_level() {
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     assert_eq!(cell.handle().read().state.level(), 1, "as every cell begins");
-    // Asked in the name of the build after this one, which knows one level more.
+    // Requested as if by the next build, which supports one level more.
     let (next, handle) = (LEVEL + 1, cell.handle());
     let at = |id, level| FixedCandidate(ReplicaIdentity { id, level });
     let found = level::next_level(handle, &at(2, LEVEL), next).await;

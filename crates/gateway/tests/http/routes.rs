@@ -1,4 +1,4 @@
-//! What routes answer, noun by noun. That none is forgotten is seen to in `every`.
+//! The answers of routes, by kind of object. `every_route` makes sure that none is forgotten.
 
 use crate::support::{Cell, CellOptions, digest_of, job, machine, user};
 use axum::body::Body;
@@ -22,7 +22,7 @@ async fn jobs(cell: &Cell) {
     let task = cell.must("GET /v1/jobs/ubar/jfoo/tasks/2", NONE).await;
     assert_eq!(task.body["item"]["name"], "ubar/jfoo/2");
     let why = cell.must("GET /v1/jobs/ubar/jfoo/tasks/2/explain", NONE).await;
-    // Its only machine has never been heard of.
+    // Its only machine has never been heard from.
     let down = json!([{ "code": "machine-down", "machines": 1, "detail": null,
         "text": "1 is down" }]);
     assert_eq!(why.body["item"]["reasons"], down);
@@ -84,7 +84,7 @@ async fn users(cell: &Cell) {
     let tokens = cell.must("GET /v1/tokens", NONE).await;
     let kinds = tokens.body["items"].as_array().unwrap().iter().map(|token| &token["kind"]);
     let kinds: Vec<&Value> = kinds.collect();
-    // The machine that was removed is kept out by the other.
+    // The certificates of the removed machine are revoked by the other request.
     let kept_out = json!({ "dismissed": { "part": "agent", "name": "m2" } });
     let invited = json!({ "join_agent": { "machine": "m9" } });
     assert_eq!(kinds, [&kept_out, &invited], "{}", tokens.text);
@@ -192,7 +192,7 @@ async fn nouns_are_made_changed_read_and_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_tells_that_something_essential_is_over() {
-    // In the product the process ends here; whoever asks before it has is told.
+    // In production the process ends here; callers before that get an error.
     let supervisor = Supervisor::with_hook(Arc::new(|_| {}));
     let cell = Cell::start_with_options(CellOptions {
         supervisor: supervisor.clone(),

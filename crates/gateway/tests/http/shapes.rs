@@ -1,4 +1,4 @@
-//! Shapes that find a place, over the API, and when a task that waits will start.
+//! Task shapes over the API, and the estimated start of a waiting task.
 
 use crate::support::{Cell, job, machine, within};
 use cellwright_api::internal::{LeaseRequest, PassStatistics};
@@ -29,7 +29,7 @@ async fn run_task(cell: &Cell, task: u32, machine: u32) {
 /// zone `b`. A scheduler serves the cell.
 async fn prepared_cell(max_run: Option<u64>) -> Cell {
     let mut plan = crate::support::CellOptions::default();
-    // Longer than the test, so that nothing here depends on how long it takes.
+    // Longer than the test, so that nothing here depends on timing.
     plan.master.core.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
     let cell = Cell::start_with_options(plan).await;
     cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
@@ -131,7 +131,7 @@ async fn a_task_that_waits_starts_when_the_one_in_its_way_has_to_end() {
     assert!(eta["confidence"].as_str().unwrap().starts_with("at the latest"), "{eta}");
     let text = explanation["text"].as_str().unwrap();
     assert!(text.contains("ubar/jfoo/0 may run on m1 no longer"), "{text}");
-    // What is larger than both machines will never start, and what has a place starts now.
+    // A task larger than both machines will never start, and one that can be placed starts now.
     submit_job(&cell, "huge", 2000, None).await;
     let never = explain(&cell, "huge").await;
     assert_eq!((&never["eta"]["at"], &never["eta"]["basis"]), (&json!(null), &json!("never-fits")));

@@ -1,8 +1,8 @@
-//! History in tables, asked over the API of a running master.
+//! SQL over history, through the API of a running master.
 
 use crate::agent::run_first_task;
 use crate::support::{Cell, CellOptions, Folder, machine, within};
-use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT, TaskUsage};
+use cellwright_api::internal::{AgentReport, Epoch, TaskUsage};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
@@ -79,11 +79,11 @@ async fn values_travel_as_what_they_are_and_answers_are_bounded() {
     assert_eq!(got["columns"], json!(["x"]));
 }
 
-/// Takes as long as it may.
+/// A query without end.
 const ENDLESS: &str = "with recursive n(x) as (select 1 union all select x + 1 from n)
                        select sum(x) from n";
 
-/// Less than such a query takes where nobody ends it.
+/// Less than such a query takes if it is not aborted.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
@@ -102,7 +102,7 @@ fn a_query_ends_when_whoever_asked_is_gone() {
         let answer = tokio::time::timeout(SOON, rows(&cell, "select 1")).await;
         assert_eq!(answer.expect("the others still run"), json!([[1]]));
     });
-    // A runtime is gone when all work that it began is over, counted or not.
+    // Dropping a runtime waits for all work that it started, counted or not.
     let (gone, is_gone) = mpsc::channel();
     let end = std::thread::spawn(move || {
         drop(runtime);
@@ -122,13 +122,12 @@ async fn the_metrics_page_says_how_far_behind_history_is() {
     assert!(page.contains("\ncell_history_failing 0\n"), "{page}");
 }
 
-/// A poll of the agent of `m1`, on which the first task ran a while, at this replica.
+/// A poll of the agent of `m1`, which ran the first task for a while, at this replica.
 async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
     let (task, attempt) = (TaskId(0), 1);
     let used = Resources { cpu, ram: 1 << 20, ..Resources::ZERO };
     let running = ObservedState::Running { healthy: true };
     let report = AgentReport {
-        format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number,
@@ -146,7 +145,7 @@ async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();
 }
 
-/// Two replicas, and a task that runs.
+/// Two replicas, and a running task.
 async fn two_replicas() -> (Cell, Cell) {
     let first = Cell::start().await;
     first.furnish(1).await;
@@ -165,7 +164,7 @@ async fn two_replicas() -> (Cell, Cell) {
     (first, second)
 }
 
-/// However many windows it was: the five minutes may end in between.
+/// Over any number of windows: a window of five minutes may end in between.
 const USAGE: &str = "select user, job, machine, max(cpu_max), sum(samples) from usage
                      group by user, job, machine";
 
@@ -180,7 +179,7 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     report_usage(&second, 2, 300).await;
     let expected = json!([["ubar", "jfoo", "m1", 700, 2]]);
     assert_eq!(rows(&second, USAGE).await, expected);
-    // Written by the one; the other asks for it when what it was told before is some seconds old.
+    // Written by the one; the other fetches it when its last copy is some seconds old.
     second.history_keeper.take().unwrap().stop().await;
     assert_eq!(rows(&second, USAGE).await, expected, "once, and not twice");
     let querying = async {
@@ -189,7 +188,7 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
         }
     };
     within(querying).await;
-    // A keeper that begins fetches it, and has it when the other is gone.
+    // A new history writer fetches it, and has it when the other is gone.
     let folder = Folder::new();
     let desk = HistoryService::new(&folder.0, first.handle().replicated().clone(), <_>::default());
     desk.attach(first.handle());

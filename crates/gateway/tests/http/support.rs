@@ -1,9 +1,10 @@
-//! A master in a folder of its own, and requests to it.
+//! Test support: a master in a directory of its own, and requests to it.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response};
 use cellwright_api::client::{ApiClientConfig as ClientSettings, Client};
 use cellwright_api::routes::{Operation, Route, routes};
+use cellwright_api::wire::{self, Spoken, WireRange};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::name::Name;
 use cellwright_gateway::access::caller::Unauthenticated;
@@ -38,7 +39,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// A folder that goes away with the test.
+/// A directory that is removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -59,16 +60,16 @@ impl Drop for Folder {
     }
 }
 
-/// Who asks, as the tests say it: `user:ubar` in the authorization. The operator says nothing there
-/// and may do everything; `nobody` is turned away. Proving who one is has tests of
-/// its own.
+/// Test authentication: the caller's name as text, such as `user:ubar`, in the authorization
+/// header. The operator sends nothing and may do everything; `nobody` is rejected. Real
+/// authentication has tests of its own.
 #[derive(Default)]
 struct TestAuthenticator {
-    /// Who is not let in any more.
+    /// Callers that are no longer admitted.
     barred: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// How replicas are known to each other here.
+/// How replicas authenticate to each other here.
 pub const PEER: &str = "operator";
 
 impl Authenticator for TestAuthenticator {
@@ -80,7 +81,7 @@ impl Authenticator for TestAuthenticator {
         let text = authorization.map_or(PEER, |bytes| std::str::from_utf8(bytes).unwrap());
         let text = text.trim_start_matches("Bearer ");
         if self.barred.lock().unwrap().contains(text) {
-            // Whoever shows nothing is a replica here.
+            // A request without credentials is a replica here.
             return Err(match text {
                 PEER => Unauthenticated::Revoked { part: Part::Master(Name::new("m2").unwrap()) },
                 _ => Unauthenticated::TokenNotAccepted,
@@ -101,7 +102,7 @@ impl Authenticator for TestAuthenticator {
     fn record_rejected(&self, _: &ConnInfo, _: &str, _: &str, _: &str) {}
 }
 
-/// How [`TestAuthenticator`] is told.
+/// The header text for [`TestAuthenticator`].
 pub fn caller_text(caller: Option<&Caller>) -> String {
     caller.map_or_else(|| "nobody".to_owned(), ToString::to_string)
 }
@@ -112,12 +113,12 @@ pub const BLOB_LIMIT: u64 = 1 << 20;
 /// What differs between the cells of these tests.
 pub struct CellOptions {
     pub id: u64,
-    /// Whether it begins a cell of its own; otherwise it waits to be taken into another.
+    /// Whether it bootstraps a cell of its own; otherwise it waits to be added to another.
     pub begins_cell: bool,
     pub api: ApiConfig,
     pub master: MasterConfig,
     pub blob_limit: u64,
-    /// Put around the disk.
+    /// Wraps the disk.
     pub disk: Option<fn(RealDisk) -> Arc<dyn Disk>>,
     pub supervisor: Supervisor,
 }
@@ -132,17 +133,17 @@ impl Default for CellOptions {
 
 pub struct Cell {
     pub master: Master,
-    /// Where it listens.
+    /// The listen address.
     pub address: String,
     pub blobs: Arc<BlobStore>,
     /// Operations that were answered with success.
     pub done: Mutex<BTreeSet<Operation>>,
-    /// Who is not let in any more, as [`shown`] says it.
+    /// Callers that are no longer admitted, as [`caller_text`] formats them.
     pub barred: Arc<Mutex<BTreeSet<String>>>,
     /// The other replicas.
     pub blob_peers: Arc<HttpBlobPeers>,
     server_task: JoinHandle<()>,
-    /// Who writes history.
+    /// The writer of history.
     pub history_keeper: Option<HistoryWriter>,
     _folder: Folder,
 }
@@ -153,7 +154,7 @@ impl Drop for Cell {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct TestResponse {
     pub status: u16,
@@ -250,15 +251,21 @@ impl Cell {
         self.master.handle()
     }
 
-    /// A client of this cell; nobody in particular unless a caller is named.
+    /// A client of this cell; the operator unless a caller is named.
     pub fn client(&self, caller: Option<&Caller>) -> Client {
+        self.client_of(caller, WireRange::BUILT)
+    }
+
+    /// A part that speaks these versions.
+    pub fn client_of(&self, caller: Option<&Caller>, wire: WireRange) -> Client {
         let mut settings = ClientSettings::new(vec![self.address.clone()]);
+        settings.wire = wire;
         settings.token = caller.map(|caller| Secret::new(caller_text(Some(caller))));
         Client::new(settings).unwrap()
     }
 
-    /// One request over a connection of its own; the answer's body is left to be read. `target` is
-    /// `METHOD /path?query`.
+    /// One request over a connection of its own; the answer's body is left to the caller. `target`
+    /// is `METHOD /path?query`.
     pub async fn open(
         &self,
         caller: Option<&Caller>,
@@ -275,6 +282,10 @@ impl Cell {
         }
         if !body.is_end_stream() && headers.iter().all(|(name, _)| *name != "content-type") {
             request = request.header("content-type", media_of(path));
+        }
+        let names_wire = headers.iter().any(|(name, _)| name.starts_with("cell-wire"));
+        if let Some(headers) = request.headers_mut().filter(|_| !names_wire) {
+            Spoken { version: wire::NEWEST, range: WireRange::BUILT }.write(headers);
         }
         let stream = TcpStream::connect(&self.address).await.unwrap();
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
@@ -303,7 +314,7 @@ impl Cell {
         TestResponse { status, headers, body, text }
     }
 
-    /// As nobody in particular, who may do everything.
+    /// As the operator, who may do everything.
     pub async fn ask(&self, target: &str, body: Value) -> TestResponse {
         self.ask_as(&Caller::Operator, target, &[], body).await
     }
@@ -319,7 +330,7 @@ impl Cell {
         self.send(Some(caller), target, headers, body).await
     }
 
-    /// As [`Cell::ask`], where anything but success is a failure of the test.
+    /// As [`Cell::ask`], where anything but success fails the test.
     pub async fn must(&self, target: &str, body: Value) -> TestResponse {
         let got = self.ask(target, body).await;
         assert!(got.status < 300, "{target}: {} {}", got.status, got.text);
@@ -339,7 +350,7 @@ impl Cell {
 async fn become_leader(handle: &MasterHandle) {
     let mut status = handle.replica().watch();
     within(status.wait_for(|status| status.role == Role::Leader)).await.unwrap();
-    // The core hears of it a moment later than the replica.
+    // The core learns of it a moment later than the replica.
     let leading = async {
         let by = Caller::Controller(ControllerName::Expire);
         while handle.submit(&by, None, Command::Expire).await.is_err() {
@@ -349,12 +360,12 @@ async fn become_leader(handle: &MasterHandle) {
     within(leading).await;
 }
 
-/// Nothing here takes long; what does is stuck.
+/// Nothing here takes long; a timeout means a hang.
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("stuck")
 }
 
-/// What a body sent there must say it is.
+/// The content type for a body sent there.
 fn media_of(path: &str) -> &'static str {
     match path {
         blob if blob.contains("/blobs/") => "application/octet-stream",
@@ -363,7 +374,7 @@ fn media_of(path: &str) -> &'static str {
     }
 }
 
-/// The row of the table that a request meets.
+/// The row of the table that a request matches.
 pub fn route(method: &str, path: &str) -> &'static Route {
     let path = path.split('?').next().unwrap();
     let parts: Vec<&str> = path.split('/').collect();
@@ -374,7 +385,7 @@ pub fn route(method: &str, path: &str) -> &'static Route {
     };
     let mut found: Vec<_> =
         routes().filter(|r| r.method.as_str() == method && fits(r.path)).collect();
-    // `/v1/tokens/join` is also of the shape of `/v1/tokens/{token}`.
+    // `/v1/tokens/join` also matches `/v1/tokens/{token}`.
     found.sort_by_key(|route| route.path.contains('{'));
     found.first().unwrap_or_else(|| panic!("no route {method} {path}"))
 }

@@ -1,4 +1,4 @@
-//! Watches over a real connection: what was there, what changes, and going on after a break.
+//! Watches over a real connection: the initial state, changes, and resuming after a disconnect.
 
 use crate::support::{Cell, caller_text, job, user, within};
 use axum::body::Body;
@@ -20,7 +20,7 @@ async fn events_arrive_once_over_breaks() {
     let event = first.data.unwrap();
     assert_eq!((first.kind.as_str(), event.object.as_str()), ("event", "one"));
     assert_eq!(first.id.as_deref(), Some(event.cursor.as_str()));
-    // A new connection goes on behind what the first one has seen.
+    // A new connection continues after the last event of the first one.
     let mut resumed = client.watch_events(watch.position().map(str::to_owned));
     drop(watch);
     let second = within(resumed.next()).await.unwrap().data.unwrap();
@@ -28,7 +28,7 @@ async fn events_arrive_once_over_breaks() {
     cell.must("POST /v1/users", json!({ "name": "three" })).await;
     let third = within(resumed.next()).await.unwrap().data.unwrap();
     assert_eq!(third.object, "three");
-    // The same as a list, part by part.
+    // The same as a list, page by page.
     let page = client.events(Some(start), 2).await.unwrap().value;
     let objects: Vec<&str> = page.items.iter().map(|event| event.object.as_str()).collect();
     assert_eq!(objects, ["one", "two"]);
@@ -73,7 +73,7 @@ async fn a_watch_ends_with_the_right_to_it() {
         assert_eq!(answer.status().as_u16(), 200);
         assert!(within(answer.frame()).await.is_some_and(|frame| frame.is_ok()));
         cell.barred.lock().unwrap().insert(caller_text(Some(&caller)));
-        // Nothing happens meanwhile: the watch has to look by itself.
+        // Nothing happens meanwhile: the watch has to check by itself.
         within(async { while answer.frame().await.is_some() {} }).await;
         let again = cell.send(Some(&caller), target, &[], Body::empty()).await;
         assert_eq!(again.status, 401, "{}", again.text);

@@ -1,8 +1,8 @@
-//! Random statements: one SELECT over one table, and what stands around it.
+//! Random statements: one SELECT over one table, with random clauses.
 //!
-//! Integers and texts are made by two grammars, so that nearly all statements compile, and every
-//! answer is one that SQL decides. Left out is what it leaves open: a column that is shown of a
-//! group and not grouped by, texts that differ and compare equal, 1 beside 1.0.
+//! Integer and text expressions have a grammar each, so that nearly all statements compile, and
+//! every answer is one that SQL defines. Left out is what SQL leaves open: a selected column that
+//! the statement does not group by, texts that differ and compare equal, 1 beside 1.0.
 
 use crate::tables::{Kind, Table};
 
@@ -33,7 +33,7 @@ impl TestRng {
 
 pub struct Statement {
     pub sql: String,
-    /// It orders its rows by every column, so that their order is decided too.
+    /// It orders its rows by every column, so that their order is defined too.
     pub is_ordered: bool,
 }
 
@@ -87,7 +87,7 @@ impl StatementGenerator<'_> {
         format!("{nth}{direction}{nulls}")
     }
 
-    /// No text of ours has a space in it, so every space may be a comment.
+    /// No text of ours has a space in it, so every space may become a comment.
     fn with_comments(&mut self, sql: &str) -> String {
         let mut words = sql.split(' ');
         let mut text = words.next().unwrap_or("").to_owned();

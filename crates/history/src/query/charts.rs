@@ -1,4 +1,4 @@
-//! The console's own query for charts, as it stands in its file, over windows as they are written.
+//! The console's own query for charts, read from its source file, over windows as they are written.
 
 use super::*;
 use crate::testing::{BEGIN, Folder};
@@ -7,7 +7,7 @@ use cellwright_cell::resource::Resources;
 const SCRIPT: &str = include_str!("../../../../console/past.js");
 const MINUTE: u64 = 60_000;
 
-/// The text between the first pair of backticks behind `const NAME =`.
+/// The text between the first pair of backticks after `const NAME =`.
 fn query_of_console(name: &str) -> String {
     let (_, rest) = SCRIPT.split_once(&format!("const {name} = `")).unwrap();
     rest.split_once('`').unwrap().0.replace("WHICH", "")
@@ -32,7 +32,7 @@ fn window(task_index: u32, from: u64, until: u64) -> UsageRow {
     }
 }
 
-/// Seconds after the begin, and what the tasks may use there, in milli-cores.
+/// Seconds after the begin, and the limit of the tasks there, in milli-cores.
 fn limits(rows: &[UsageRow]) -> Vec<(i64, i64)> {
     let folder = Folder::new();
     crate::store::History::open(folder.path(), crate::testing::settings()).unwrap();
@@ -52,7 +52,7 @@ fn limits(rows: &[UsageRow]) -> Vec<(i64, i64)> {
 #[test]
 fn a_limit_that_never_changed_is_drawn_level_from_the_first_window_on() {
     assert_eq!(BEGIN % MINUTE, 0);
-    // Two tasks that start a while apart; windows are cut a measurement before each fifth minute.
+    // Two tasks that start a while apart; windows end one sample before each fifth minute.
     let first = [(2 * MINUTE + 7000, 297_000), (297_000, 597_000), (597_000, 640_000)];
     let second = [(4 * MINUTE + 2000, 299_000), (299_000, 596_000), (596_000, 640_000)];
     let of = |task, spans: &[(u64, u64)]| {

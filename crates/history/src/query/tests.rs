@@ -1,4 +1,4 @@
-//! Queries over a folder of history: what is answered, what is refused, and where limits bite.
+//! Queries over a history directory: their answers, rejected statements, and limits.
 
 use super::*;
 use crate::store::History;
@@ -75,7 +75,7 @@ fn codes_are_told_in_the_words_of_the_commands() {
     ];
     let answer = HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()).unwrap();
     assert_eq!(answer.rows, [want]);
-    // Every function that is described is there, and takes what it is said to take.
+    // Every documented function exists, and takes the documented arguments.
     for (call, _) in crate::sql_functions::FUNCTIONS {
         let names = "'x' reason, 'code' exit_class, 1 exit_code, 'o' object, 'e' event,
             'm' machine, 'd' detail";
@@ -138,7 +138,7 @@ fn what_a_query_takes_is_bounded() {
     let limits = QueryLimits { max_rows: 500, max_bytes: 1000, ..QueryLimits::default() };
     let some = reader.query("select object from events", &[], limits).unwrap();
     assert!(some.truncated && some.rows.len() < 200, "{}", some.rows.len());
-    // Within such a function nobody looks at the clock, for minutes.
+    // Inside such a function the clock is not checked, for minutes.
     let slow = "select instr(hex(zeroblob(8000000)), hex(zeroblob(4000000)) || '1')";
     for sql in ["select zeroblob(1000000000)", "select length(hex(zeroblob(100000)))", slow] {
         assert_eq!(fails(&folder, sql).to_string(), "a value is too big; allowed: 131072 bytes");
@@ -165,23 +165,23 @@ fn a_query_that_nobody_waits_for_ends() {
 #[test]
 fn arguments_are_values_and_never_sql() {
     let folder = folder(100);
-    let ask = |value: &str| {
+    let count = |value: &str| {
         let sql = "select count(*) from task_events where user = ?";
         let args = [Value::Text(value.to_owned())];
         number(
             &HistoryReader::new(folder.path()).query(sql, &args, QueryLimits::default()).unwrap(),
         )
     };
-    assert!(ask("ann") > 0);
-    assert_eq!(ask("ann' or '1' = '1"), 0);
+    assert!(count("ann") > 0);
+    assert_eq!(count("ann' or '1' = '1"), 0);
 }
 
 #[test]
 fn archived_and_recent_rows_answer_alike_and_bounds_skip_files() {
     let (moved, whole) = (folder(1500), folder(1500));
     let mut history = History::open(moved.path(), settings()).unwrap();
-    let tidied = history.enforce_retention(Time(BEGIN + 15 * DAY)).unwrap();
-    assert!(tidied.archived_rows > 1000, "{tidied:?}");
+    let result = history.enforce_retention(Time(BEGIN + 15 * DAY)).unwrap();
+    assert!(result.archived_rows > 1000, "{result:?}");
     for sql in [
         "select count(*) from task_events",
         "select count(*) from task_events where day = '2026-11-04'",
@@ -258,7 +258,7 @@ fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
     assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);
 }
 
-/// What is said of a folder with a damaged file, and that the days beside it still answer.
+/// The error for a directory with a damaged file; the other days still answer.
 fn check_damaged(folder: &Folder, path: &Path, damage: &str) {
     for sql in [
         "select sum(log_index), max(user) from task_events",

@@ -1,12 +1,12 @@
-//! The place of a group in the hierarchies. A path is checked when it is made, so that no name that
-//! comes from a job can leave the tree or hide behind a file of the kernel.
+//! The path of a cgroup in the hierarchies. A path is checked when it is created, so that no name
+//! that comes from a job can leave the tree or be mistaken for a file of the kernel.
 
 use super::Controller;
 use crate::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A relative path of groups, such as `cellwright/batch/task-7-1`.
+/// A relative path of cgroups, such as `cellwright/batch/task-7-1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupPath(String);
 

@@ -1,13 +1,13 @@
-//! A process that goes into its group by itself, before it becomes a program.
+//! A process that joins its cgroup by itself, before it executes a program.
 //!
-//! Whoever moves another process holds up every fork of the machine meanwhile, and the kernel
-//! waits for a grace period of RCU before it lets that begin: 7 to 15 ms, the longest part of a
-//! start. It does without for a thread that moves itself alone ("0" written to `tasks`, since Linux
-//! 5.5), and a process of one thread is moved by that as a whole. The unified hierarchy has no such
-//! file for groups that are domains, and there the wait stays; but beside v1 hierarchies that hold
-//! all limits it does nothing but count and kill, and a program can begin before it is counted.
+//! Moving another process blocks every fork of the machine meanwhile, and the kernel waits for a
+//! grace period of RCU before that begins: 7 to 15 ms, the longest part of a start. It does without
+//! for a thread that moves itself alone ("0" written to `tasks`, since Linux 5.5), and a process of
+//! one thread is moved by that as a whole. The unified hierarchy has no such file for cgroups that
+//! are domains, and there the wait stays; but beside v1 hierarchies that hold all limits it does
+//! nothing but count and kill, and a program can begin before it is counted.
 //!
-//! Rejected: `clone3` into the group, which is right for v2 and takes unsafe code or a C library
+//! Rejected: `clone3` into the cgroup, which is right for v2 and takes unsafe code or a C library
 //! newer than those we build on; fewer hierarchies, for each one costs 0.02 ms and the wait comes
 //! with the first.
 
@@ -19,27 +19,28 @@ use crate::kernel_file::write;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// Whoever writes this means itself.
+/// A process writes this to mean itself.
 pub const SELF_PID: &str = "0";
-/// Looks for what was forked while its parent was counted. Each finds less than the one before,
-/// but of what forks without end; that is found in the other hierarchies when it is killed.
+/// Passes that look for processes which were forked while their parent was being counted. Each
+/// finds fewer than the one before, except with endless forking; those are found in the other
+/// hierarchies when they are killed.
 const COUNT_PASSES: u32 = 4;
 
 impl Group {
-    /// Files into which a process of one thread writes [`SELF_PID`], in this order, to be in the
-    /// group. It is in it for good, as far as limits go, once [`ReasonGroup::add_to_limitless_hierarchies`] has been
-    /// called too.
+    /// Files into which a process of one thread writes [`SELF_PID`], in this order, to join the
+    /// cgroup. It has joined for good, as far as limits go, once
+    /// [`Group::add_to_limitless_hierarchies`] has been called too.
     #[must_use]
     pub fn join_files(&self) -> Vec<PathBuf> {
         let mut mounts = self.layout().v1_mounts();
-        // Last: who has little of the CPU would have to wait for it between two doors.
+        // Last: a process with little CPU would have to wait for it between two files.
         let cpu = self.layout().v1_mount(Controller::Cpu);
         mounts.sort_by_key(|mount| Some(*mount) == cpu);
         mounts.into_iter().map(|mount| self.path().directory_in(mount).join("tasks")).collect()
     }
 
-    /// Puts a process where it cannot go by itself and has limits: into the unified hierarchy, if
-    /// that has controllers of ours.
+    /// Adds a process to the hierarchy with limits that it cannot join by itself: the unified one,
+    /// if that has controllers of ours.
     ///
     /// # Errors
     /// When there is no such process, or the kernel refuses.
@@ -53,12 +54,12 @@ impl Group {
     }
 
     /// Has the unified hierarchy count the members, where it has no other use and so was left out
-    /// of [`ReasonGroup::add_to_limitless_hierarchies`]. `first` is a child of the caller that was not waited for: its
-    /// number cannot be another's, however long the kernel takes. The others follow at once, in
-    /// less time than it takes to use up all numbers.
+    /// of [`Group::add_to_limitless_hierarchies`]. `first` is a child of the caller that was not
+    /// waited for: its pid cannot be reused, however long the kernel takes. The others follow at
+    /// once, in less time than it takes to use up all pids.
     ///
     /// # Errors
-    /// When the kernel refuses. What is gone is not counted.
+    /// When the kernel refuses. A process that is gone is not counted.
     pub fn count_members(&self, first: u32) -> Result<(), Error> {
         let Some(unified) = self.layout().unified() else { return Ok(()) };
         let Some(other) = self.layout().v1_mounts().into_iter().next() else { return Ok(()) };

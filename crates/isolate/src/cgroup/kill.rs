@@ -1,10 +1,10 @@
-//! Killing a group and seeing it empty; freezing it and seeing it stand.
+//! Killing a cgroup until it is empty; freezing it until it stands still.
 //!
-//! "Killed" means seen empty, because a successor is given the room. The unified hierarchy kills in
-//! one write and wakes us when the last member is gone. Without it we kill each member through a
-//! file descriptor of the process, which cannot hit a stranger who got the same number, and wait on
+//! "Killed" means found empty, because its resources are given to a successor. The unified
+//! hierarchy kills in one write and wakes us when the last member is gone. Without it we kill each
+//! member through a pidfd, which cannot hit another process that got the same pid, and wait on
 //! those descriptors. Rejected: `notify_on_release`, which starts a program of the host for a
-//! machine-wide setting that is not ours; looking again after a pause, which is late or busy.
+//! machine-wide setting that is not ours; polling at intervals, which is late or busy.
 
 use super::tree::{Group, children};
 use crate::Error;
@@ -43,17 +43,17 @@ fn collect_pids(directory: &Path, pids: &mut Vec<u32>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A v2 group whose members are threads of a process elsewhere refuses to list processes; it holds
+/// A v2 cgroup whose members are threads of a process elsewhere refuses to list processes; it holds
 /// none.
 fn holds_threads_only(error: &Error) -> bool {
     let Error::File { source, .. } = error else { return false };
     source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error())
 }
 
-/// Processes taken in hand at once: descriptors are scarcer than processes.
+/// Processes that are opened at once: descriptors are scarcer than processes.
 const PIDFD_BATCH: usize = 200;
 
-/// Signals all; returns descriptors of some that were reached, to wait on.
+/// Signals all; returns pidfds of some that were reached, to wait on.
 pub fn signal(directories: &[PathBuf], signal: Signal) -> Result<Vec<OwnedFd>, Error> {
     signal_through(directories, signal, |pid| pidfd_open(pid, PidfdFlags::empty()))
 }
@@ -71,8 +71,8 @@ fn signal_through(
         };
         let opened: Vec<(u32, Pid, Result<OwnedFd, Errno>)> =
             pids.iter().filter_map(handle).collect();
-        // A number may have passed to a stranger before it was opened; a descriptor cannot, so a
-        // look at the list now settles whom each stands for.
+        // A pid may have been reused before it was opened; a pidfd cannot, so listing the members
+        // now settles which process each stands for.
         let members = processes(directories)?;
         reached.clear();
         for (pid, handle, process) in opened {
@@ -81,7 +81,7 @@ fn signal_through(
             }
             match process {
                 Ok(process) if pidfd_send_signal(&process, signal).is_ok() => reached.push(process),
-                // Kernels before 5.3 have numbers only.
+                // Kernels before 5.3 have no `pidfd_open`.
                 Err(Errno::NOSYS) => drop(kill_process(handle, signal)),
                 _ => {}
             }
@@ -104,10 +104,10 @@ pub fn kill(group: &Group, timeout: Duration) -> Result<(), Error> {
             wait_for_line(&unified.join("cgroup.events"), "populated 0", deadline)?;
         }
     }
-    // Whatever the unified hierarchy did not know of, or could not kill.
+    // Processes that the unified hierarchy did not know of, or could not kill.
     loop {
         let dying = signal(&directories, Signal::KILL)?;
-        // In v1 a frozen process dies when it is let go; a task can freeze what it forks.
+        // In v1 a frozen process dies when it is thawed; a task can freeze what it forks.
         if let Some(freezer) = group.freezer() {
             thaw(&freezer);
         }
@@ -122,12 +122,12 @@ pub fn kill(group: &Group, timeout: Duration) -> Result<(), Error> {
     }
 }
 
-/// Whether nobody is there, where `listed` are those who were.
+/// Whether no process is left, where `listed` are those that were there.
 fn is_empty(group: &Group, listed: &[u32]) -> Result<bool, Error> {
     Ok(listed.is_empty() && group.populated()? != Some(true))
 }
 
-/// What cannot be thawed shows as what does not die.
+/// A cgroup that cannot be thawed shows up as one that does not die.
 fn thaw(freezer: &Path) {
     let state = freezer.join("freezer.state");
     if read_if_there(&state).is_ok_and(|text| text.is_some_and(|text| text.trim() != "THAWED")) {
@@ -136,11 +136,12 @@ fn thaw(freezer: &Path) {
     children(freezer).unwrap_or_default().iter().for_each(|child| thaw(child));
 }
 
-/// How soon we look again after those for whose end we cannot wait.
+/// Polling interval for processes whose exit cannot be waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Waits until all have ended or time is up. With nobody to wait for, who was listed and could not
-/// be opened is gone by the next look, which is not made at once lest we do nothing but look.
+/// Waits until all have exited or time is up. Without processes to wait for, a listed one that
+/// could not be opened is gone by the next pass, which comes after an interval so that it does not
+/// spin.
 fn wait_for_exits(processes: &[OwnedFd], deadline: Instant) -> Result<(), Error> {
     if processes.is_empty() {
         return poll_until(&mut [], deadline.min(Instant::now() + POLL_INTERVAL)).map(drop);
@@ -151,7 +152,7 @@ fn wait_for_exits(processes: &[OwnedFd], deadline: Instant) -> Result<(), Error>
     Ok(())
 }
 
-/// Waits until a file of the kernel that announces its changes has `line`, or time is up.
+/// Waits until a file of the kernel that notifies of changes has `line`, or time is up.
 fn wait_for_line(path: &Path, line: &str, deadline: Instant) -> Result<bool, Error> {
     let Ok(file) = File::open(path) else { return Ok(true) };
     loop {
@@ -201,7 +202,7 @@ pub fn freeze(group: &Group, frozen: bool, timeout: Duration) -> Result<(), Erro
     };
     let state = freezer.join("freezer.state");
     let (order, goal) = if frozen { ("FROZEN", "FROZEN") } else { ("THAWED", "THAWED") };
-    // v1 does not announce it; each look makes the kernel try the stragglers again.
+    // v1 does not notify of it; each read makes the kernel try the stragglers again.
     while {
         write(&state, order)?;
         read(&state)?.trim() != goal

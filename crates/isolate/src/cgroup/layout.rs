@@ -1,5 +1,4 @@
-//! Which hierarchies the machine has, read from the list of mounts, and in which of them each
-//! controller lives.
+//! The machine's cgroup hierarchies, from the list of mounts, and the mount of each controller.
 
 use crate::Error;
 use crate::kernel_file;
@@ -35,7 +34,7 @@ impl Controller {
         Controller::Devices,
     ];
 
-    /// The name that v2 uses, and v1 too but for `io` and `cpu-account`.
+    /// The name that v2 uses, and v1 too except for `io` and `cpu-account`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +60,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// Where a controller lives.
+/// Where a controller is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerMount<'a> {
     V1(&'a Path),
@@ -91,7 +90,7 @@ impl LayoutKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     v1: BTreeMap<Controller, PathBuf>,
-    /// v1 hierarchies without a controller of ours; a container runtime makes groups there too.
+    /// v1 hierarchies without a controller of ours; a container runtime creates cgroups there too.
     other_v1: Vec<PathBuf>,
     unified: Option<PathBuf>,
     unified_controllers: Vec<Controller>,
@@ -147,7 +146,7 @@ impl Layout {
         }
     }
 
-    /// Hierarchies made up for a test, of v1.
+    /// v1 hierarchies for a test.
     #[cfg(test)]
     pub(super) fn of_v1(mounts: &[(Controller, &Path)]) -> Layout {
         let v1 = mounts.iter().map(|(controller, at)| (*controller, at.to_path_buf()));
@@ -195,7 +194,7 @@ impl Layout {
     }
 
     /// Whether the unified hierarchy is beside v1 hierarchies that have all controllers there are,
-    /// so that it limits nobody.
+    /// so that it has no limits.
     pub(super) fn unified_only_counts(&self) -> bool {
         !self.v1.is_empty() && self.unified_controllers.is_empty()
     }

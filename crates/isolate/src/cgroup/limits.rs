@@ -1,5 +1,5 @@
-//! What can be asked of a group, in units that both versions understand: weights of v2,
-//! milli-cores, bytes.
+//! The limits of a cgroup, in units that both versions understand: weights of v2, milli-cores,
+//! bytes.
 
 use crate::Error;
 use crate::kernel_file;
@@ -9,15 +9,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Largest CPU weight; 100 is what a group has that was never told.
+/// Largest CPU weight; 100 is the default of a cgroup.
 pub const MAX_WEIGHT: u64 = 10_000;
 
-/// What a group is given when it is made. `None` leaves what the kernel chose.
+/// The limits that a cgroup gets when it is created. `None` leaves the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Part of the CPU under contention, 1 to [`MAX_WEIGHT`]; see [`cpu_weight`].
+    /// Share of the CPU under contention, 1 to [`MAX_WEIGHT`]; see [`cpu_weight`].
     pub cpu_weight: Option<u64>,
-    /// Runs only on CPU time that no other group wants, and yields at once.
+    /// Runs only on CPU time that no other cgroup wants, and yields at once.
     pub cpu_idle: bool,
     /// Most CPU, in milli-cores, however idle the machine is.
     pub cpu_cap: Option<u64>,
@@ -27,17 +27,17 @@ pub struct Limits {
     pub cpus: Option<CpuList>,
 }
 
-/// The weight of a task of so many milli-cores beside its equals: proportional, from one milli-core
-/// per hundred-thousandth of the range, so that 40 cores still fit in it.
+/// The weight of a task of so many milli-cores: proportional, from one milli-core per
+/// hundred-thousandth of the range, so that 40 cores still fit in it.
 ///
-/// Small tasks share the smallest weight, and beyond 40 cores the largest: a weight says who goes
-/// first, what a task is entitled to is in its limit.
+/// Small tasks share the smallest weight, and beyond 40 cores the largest: a weight sets
+/// precedence, the guarantee of a task is in its limit.
 #[must_use]
 pub fn cpu_weight(milli_cores: u64) -> u64 {
     (milli_cores / 4).clamp(1, MAX_WEIGHT)
 }
 
-/// Reads CPUs as the kernel writes them, `0-3,8`.
+/// Parses CPUs as the kernel writes them, `0-3,8`.
 pub(crate) fn parse_cpus(path: &Path, text: &str) -> Result<CpuList, Error> {
     let wrong = || Error::Unreadable {
         path: path.to_owned(),
@@ -66,11 +66,11 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// The disk on which `path` lies; `None` when no single disk is behind it (an overlay, a
-    /// network file system). Rates are set on disks, so a partition leads to its disk.
+    /// The disk of `path`; `None` when no single disk is behind it (an overlay, a network file
+    /// system). Rates are set on disks, so a partition is replaced by its disk.
     ///
     /// # Errors
-    /// When `path` cannot be looked at.
+    /// When `path` cannot be read.
     pub fn of(path: &Path) -> Result<Option<BlockDevice>, Error> {
         let device = fs::metadata(path).map_err(Error::file("look at", path))?.dev();
         let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -104,7 +104,7 @@ impl fmt::Display for BlockDevice {
 /// # Errors
 /// When `milli_cores` is 0: a task that may not run at all should not be started.
 pub(super) fn cfs_period_and_quota(milli_cores: u64) -> Result<(u64, u64), Error> {
-    // The kernel takes no allowance below a millisecond, so the smallest caps get a longer window.
+    // The kernel takes no quota below a millisecond, so the smallest caps get a longer window.
     match milli_cores {
         0 => Err(Error::invalid("CPU cap", 0, "1 milli-core or more, or none")),
         1..=9 => Ok((1_000_000, milli_cores * 1000)),

@@ -1,4 +1,4 @@
-//! Making, limiting, reading and removing groups, whatever the version.
+//! Creating, limiting, reading and removing cgroups, for both versions.
 
 use super::CpuList;
 use super::group_path::GroupPath;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What v2 groups pass on to those inside them.
+/// Controllers that v2 cgroups delegate to those inside them.
 const DELEGATED: [Controller; 5] =
     [Controller::Cpu, Controller::Cpuset, Controller::Memory, Controller::Pids, Controller::Io];
 
-/// All groups of one agent, below one base.
+/// All cgroups of one agent, below one base.
 #[derive(Clone, Debug)]
 pub struct Tree {
     layout: Arc<Layout>,
@@ -38,28 +38,28 @@ impl Tree {
         &self.layout
     }
 
-    /// A handle; nothing is made.
+    /// A handle; nothing is created.
     ///
     /// # Errors
-    /// When `group_path` is not one plain name.
+    /// When `name` is not one plain name.
     pub fn group(&self, name: &str) -> Result<Group, Error> {
         Ok(self.at(self.base.child(name)?))
     }
 
-    /// The group around all others.
+    /// The cgroup around all others.
     #[must_use]
     pub fn base(&self) -> Group {
         self.at(self.base.clone())
     }
 
-    /// The group of this path, which may be outside of the base.
+    /// The cgroup of this path, which may be outside of the base.
     #[must_use]
     pub fn at(&self, path: GroupPath) -> Group {
         Group { layout: self.layout.clone(), path }
     }
 
-    /// Names of the groups directly below the base, in any hierarchy: after a crash, those nobody
-    /// wants any more are found here.
+    /// Names of the cgroups directly below the base, in any hierarchy: after a crash, orphaned ones
+    /// are found here.
     ///
     /// # Errors
     /// When a directory cannot be read.
@@ -76,7 +76,7 @@ impl Tree {
     }
 }
 
-/// One group in all hierarchies.
+/// One cgroup in all hierarchies.
 #[derive(Clone, Debug)]
 pub struct Group {
     layout: Arc<Layout>,
@@ -89,22 +89,22 @@ impl Group {
         &self.path
     }
 
-    /// A group inside this one. In v2 a group with members may not have limited groups inside it,
-    /// so a group holds either processes or groups.
+    /// A cgroup inside this one. In v2 a cgroup with members may not have limited cgroups inside
+    /// it, so one holds either processes or cgroups.
     ///
     /// # Errors
-    /// When `group_path` is not one plain name.
+    /// When `name` is not one plain name.
     pub fn child(&self, name: &str) -> Result<Group, Error> {
         Ok(Group { layout: self.layout.clone(), path: self.path.child(name)? })
     }
 
-    /// Makes the group and those around it. One that is there already is fine.
+    /// Creates the cgroup and those around it. One that is there already is fine.
     ///
     /// # Errors
-    /// When the kernel refuses, mostly for want of permission.
+    /// When the kernel refuses, mostly for lack of permission.
     pub fn create(&self) -> Result<(), Error> {
         for mount in self.layout.v1_mounts() {
-            // Those around it are there, but for the first time and after somebody removed them.
+            // Those around it are there, except for the first time and after they were removed.
             if !self.make_v1(mount, &self.path)? {
                 for step in self.path.lineage() {
                     create_dir(&step.directory_in(mount))?;
@@ -127,7 +127,7 @@ impl Group {
         Ok(())
     }
 
-    /// Makes the group of this path in a v1 hierarchy. False when there is none around it.
+    /// Creates the cgroup of this path in a v1 hierarchy. False when there is none around it.
     fn make_v1(&self, mount: &Path, path: &GroupPath) -> Result<bool, Error> {
         let directory = path.directory_in(mount);
         if !create_if_parent_exists(&directory)? {
@@ -142,11 +142,11 @@ impl Group {
         Ok(true)
     }
 
-    /// Makes a group inside this one for some of its own processes: it has no limits but those
+    /// Creates a cgroup inside this one for some of its own processes: it has no limits but those
     /// around it, which is why v2 lets it be beside members.
     ///
     /// # Errors
-    /// When `group_path` is not one plain name, or the kernel refuses.
+    /// When `name` is not one plain name, or the kernel refuses.
     pub fn create_nested(&self, name: &str) -> Result<Group, Error> {
         let inner = self.child(name)?;
         for mount in self.layout.mounts() {
@@ -159,8 +159,8 @@ impl Group {
         Ok(inner)
     }
 
-    /// Sets what is asked for. Returns the controllers that it would have taken and the machine
-    /// does not have: what they would have limited is not limited, which somebody must be told.
+    /// Sets the given limits. Returns the controllers that they need and the machine does not have:
+    /// what these would have limited is not limited, which has to be reported.
     ///
     /// # Errors
     /// When a value is out of range or the kernel refuses it.
@@ -207,7 +207,7 @@ impl Group {
     }
 
     /// # Errors
-    /// Out of 1 to 10000; refused by a group that is idle.
+    /// Out of 1 to 10000; refused by a cgroup that is idle.
     pub fn set_cpu_weight(&self, weight: u64) -> Result<(), Error> {
         self.with_controller(
             Controller::Cpu,
@@ -216,8 +216,8 @@ impl Group {
         )
     }
 
-    /// An idle group gets the CPU time that nobody else wants and is preempted at once, which a
-    /// small weight alone does not give. Kernels before 5.15 have nothing better than that weight.
+    /// An idle cgroup gets the CPU time that no other wants and is preempted at once, which a small
+    /// weight alone does not give. Kernels before 5.15 have nothing better than that weight.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -246,7 +246,7 @@ impl Group {
     }
 
     /// # Errors
-    /// v1 refuses a limit below what is used and cannot be freed.
+    /// v1 refuses a limit below the used memory that cannot be reclaimed.
     pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<(), Error> {
         self.with_controller(
             Controller::Memory,
@@ -255,8 +255,8 @@ impl Group {
         )
     }
 
-    /// Memory up to `protect` is taken last; above `throttle` the group is made to free some first.
-    /// v1 has one soft limit for both, and the throttle counts where there is one.
+    /// Memory up to `protect` is reclaimed last; above `throttle` the cgroup is made to free some
+    /// first. v1 has one soft limit for both, and the throttle counts where there is one.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -280,7 +280,7 @@ impl Group {
     }
 
     /// # Errors
-    /// When the list is empty or holds a CPU that the group around does not have.
+    /// When the list is empty or has a CPU that the parent cgroup does not have.
     pub fn set_cpus(&self, cpus: &CpuList) -> Result<(), Error> {
         if cpus.is_empty() {
             return Err(Error::invalid("CPUs", "", "at least one"));
@@ -319,7 +319,7 @@ impl Group {
     }
 
     /// # Errors
-    /// When a file is missing or does not read.
+    /// When a file is missing or cannot be parsed.
     pub fn usage(&self) -> Result<GroupUsage, Error> {
         let mut usage = GroupUsage::default();
         type Read = fn(&Path, &mut GroupUsage) -> Result<(), Error>;
@@ -333,7 +333,7 @@ impl Group {
             matches!(self.layout.controller_mount(Controller::Cpu), Some(ControllerMount::V2(_)));
         for (controller, on_v1, on_v2) in readers {
             match self.layout.controller_mount(controller) {
-                // One file of v2 tells both, and was read already.
+                // One file of v2 has both, and was read already.
                 Some(ControllerMount::V2(_)) if controller == Controller::CpuAccount && counts => {}
                 Some(ControllerMount::V1(mount)) => {
                     on_v1(&self.path.directory_in(mount), &mut usage)?
@@ -356,20 +356,20 @@ impl Group {
         Ok(usage)
     }
 
-    /// How often memory ran out, which is one file of the many that [`ReasonGroup::usage`] reads.
+    /// How often memory ran out, which is one file of the many that [`Group::usage`] reads.
     ///
     /// # Errors
-    /// When a file is missing or does not read.
+    /// When a file is missing or cannot be parsed.
     pub fn oom_counts(&self) -> Result<OomCounts, Error> {
         self.with_controller(Controller::Memory, v1::oom_counts, v2::oom_counts)
     }
 
-    /// As [`ReasonGroup::usage`], where a group that has had no CPU since `before` is taken to be as it
-    /// was: whoever does nothing neither takes memory nor writes. One file is read then instead of
+    /// As [`Group::usage`], where a cgroup that has had no CPU since `before` is taken to be as it
+    /// was: without CPU it neither allocates memory nor writes. One file is read then instead of
     /// many.
     ///
     /// # Errors
-    /// As [`ReasonGroup::usage`].
+    /// As [`Group::usage`].
     pub fn usage_after(&self, before: GroupUsage) -> Result<GroupUsage, Error> {
         let mut now = GroupUsage::default();
         match self.layout.controller_mount(Controller::CpuAccount) {
@@ -384,23 +384,23 @@ impl Group {
         if now.cpu == before.cpu { Ok(before) } else { self.usage() }
     }
 
-    /// Processes of the group and of those inside it, ascending.
+    /// Processes of the cgroup and of those inside it, ascending.
     ///
     /// # Errors
-    /// When the group cannot be read. One that is gone has none.
+    /// When the cgroup cannot be read. One that is gone has none.
     pub fn processes(&self) -> Result<Vec<u32>, Error> {
         kill::processes(&self.directories())
     }
 
-    /// Sends `signal` to all that is in the group now.
+    /// Sends `signal` to all current processes of the cgroup.
     ///
     /// # Errors
-    /// When the group cannot be read.
+    /// When the cgroup cannot be read.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         kill::signal(&self.directories(), signal).map(|_| ())
     }
 
-    /// Kills all that is in the group, however fast it forks, and waits until the group is seen
+    /// Kills all processes of the cgroup, however fast they fork, and waits until it is found
     /// empty.
     ///
     /// # Errors
@@ -408,14 +408,14 @@ impl Group {
     pub fn kill(&self, timeout: Duration) -> Result<(), Error> {
         if self.layout.controller_mount(Controller::Pids).is_some() && self.exists() {
             // No new member from here on; a fork bomb loses the race at once. Where that does not
-            // work (a crash may have left the group in some hierarchies and not in this one), it is
-            // killed all the same, if later.
+            // work (a crash may have left the cgroup in some hierarchies and not in this one), it
+            // is killed all the same, if later.
             let _ = self.set_pids_max(Some(0));
         }
         kill::kill(self, timeout)
     }
 
-    /// Stops all threads of the group, or lets them go on.
+    /// Freezes all threads of the cgroup, or thaws them.
     ///
     /// # Errors
     /// [`Error::NotFrozen`] when they did not come to a stop within `timeout`.
@@ -428,7 +428,7 @@ impl Group {
         self.directories().iter().any(|directory| directory.exists())
     }
 
-    /// Removes the group and those inside it, innermost first. One that is not there is fine.
+    /// Removes the cgroup and those inside it, innermost first. One that is not there is fine.
     ///
     /// # Errors
     /// When it still has members.
@@ -444,7 +444,7 @@ impl Group {
         self.layout.mounts().into_iter().map(|mount| self.path.directory_in(mount)).collect()
     }
 
-    /// Its directory in the unified hierarchy, where there is one and the group is in it.
+    /// Its directory in the unified hierarchy, where there is one and the cgroup is in it.
     pub(super) fn unified(&self) -> Option<PathBuf> {
         self.layout
             .unified()
@@ -456,7 +456,7 @@ impl Group {
         self.layout.v1_mount(Controller::Freezer).map(|mount| self.path.directory_in(mount))
     }
 
-    /// Whether the kernel counts members; `None` where it does not say.
+    /// Whether the kernel counts members; `None` where it does not report it.
     pub(super) fn populated(&self) -> Result<Option<bool>, Error> {
         let Some(unified) = self.unified() else { return Ok(None) };
         let text = read(&unified.join("cgroup.events"))?;
@@ -464,7 +464,7 @@ impl Group {
     }
 }
 
-/// False when the directory around it is not there.
+/// False when the parent directory is not there.
 fn create_if_parent_exists(directory: &Path) -> Result<bool, Error> {
     match fs::create_dir(directory) {
         Ok(()) => Ok(true),
@@ -482,7 +482,7 @@ fn create_dir(directory: &Path) -> Result<(), Error> {
 }
 
 fn remove(directory: &Path) -> Result<(), Error> {
-    // Hardly one has others inside.
+    // Few have others inside.
     if fs::remove_dir(directory).is_ok() {
         return Ok(());
     }
@@ -496,13 +496,13 @@ fn remove(directory: &Path) -> Result<(), Error> {
     }
 }
 
-/// Links of a directory without directories in it: its name, and its own entry for itself. File
+/// Links of a directory without subdirectories: its name, and its own entry for itself. File
 /// systems that do not count say 1.
 const LEAF_LINK_COUNT: u64 = 2;
 
-/// Groups directly inside; none when the directory is not there.
+/// Cgroups directly inside; none when the directory is not there.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    // A group has dozens of files, and hardly one has others inside.
+    // A cgroup has dozens of files, and few have others inside.
     if fs::symlink_metadata(directory).is_ok_and(|about| about.nlink() == LEAF_LINK_COUNT) {
         return Ok(Vec::new());
     }
@@ -528,7 +528,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// A group that is in one hierarchy and not in the one of `pids`.
+    /// A cgroup that is in one hierarchy and not in the one of `pids`.
     fn partial_group(base: &Path, pid: u32) -> Group {
         let (memory, pids) = (base.join("memory"), base.join("pids"));
         fs::create_dir_all(memory.join("x")).unwrap();
@@ -543,7 +543,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("cellwright-torn-{}", std::process::id()));
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let group = partial_group(&base, child.id());
-        // The list of members is a file here, so nobody ever leaves it.
+        // The list of members is a plain file here, so no process ever leaves it.
         let killed = group.kill(Duration::ZERO);
         assert!(matches!(killed, Err(Error::StillAlive { .. })), "{killed:?}");
         assert_eq!(child.wait().unwrap().signal(), Some(9));

@@ -1,4 +1,4 @@
-//! Files of v1 controllers. Each function is given the directory of the group in the hierarchy of
+//! Files of v1 controllers. Each function is given the directory of the cgroup in the hierarchy of
 //! the controller it is about.
 
 use super::CpuList;
@@ -9,7 +9,7 @@ use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};
 use std::path::Path;
 use std::time::Duration;
 
-/// v1 counts shares, of which an untold group has 1024 where v2 has a weight of 100.
+/// v1 has shares, with a default of 1024 where v2 has a weight of 100.
 pub fn set_cpu_weight(group: &Path, weight: u64) -> Result<(), Error> {
     let shares = checked_weight(weight)? * 1024 / 100;
     write(&group.join("cpu.shares"), &shares.to_string())
@@ -19,14 +19,15 @@ pub fn set_cpu_cap(group: &Path, milli_cores: Option<u64>) -> Result<(), Error> 
     let quota = group.join("cpu.cfs_quota_us");
     let Some(milli_cores) = milli_cores else { return write(&quota, "-1") };
     let (period_us, quota_us) = cfs_period_and_quota(milli_cores)?;
-    // Off first: between the two writes the old allowance in the new window could exceed what the
+    // Off first: between the two writes the old quota in the new window could exceed what the
     // parent has, and be refused.
     write(&quota, "-1")?;
     write(&group.join("cpu.cfs_period_us"), &period_us.to_string())?;
     write(&quota, &quota_us.to_string())
 }
 
-/// The limit of memory with swap is never below that of memory, so the order depends on the way.
+/// The limit of memory with swap is never below that of memory, so the order depends on the
+/// direction.
 pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     let value = bytes.map_or("-1".to_owned(), |bytes| bytes.to_string());
     let (plain, swap) = (
@@ -45,19 +46,19 @@ pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     Ok(())
 }
 
-/// v1 knows one soft limit: under pressure a group above it is shrunk before those below theirs.
-/// It stands for both the protection and the throttle of v2.
+/// v1 has one soft limit: under pressure a cgroup above it is shrunk before those below theirs. It
+/// stands for both the protection and the throttle of v2.
 pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     let value = bytes.map_or("-1".to_owned(), |bytes| bytes.to_string());
     write(&group.join("memory.soft_limit_in_bytes"), &value)
 }
 
-/// Makes the limit cover the groups inside as well, as v2 always does and v1 from kernel 5.11 on.
+/// Makes the limit cover the cgroups inside as well, as v2 always does and v1 from kernel 5.11 on.
 pub fn use_hierarchy(group: &Path) -> Result<(), Error> {
     let path = group.join("memory.use_hierarchy");
     if read_if_there(&path)?.is_some_and(|text| text.trim() == "0") {
-        // Refused while there are others inside: then it was made by somebody else, or before we
-        // knew, and goes on as it is.
+        // Refused while there are others inside: then it was created by another program, or by an
+        // earlier build, and stays as it is.
         let _ = write(&path, "1");
     }
     Ok(())
@@ -70,7 +71,7 @@ pub fn inherit_cpuset(group: &Path) -> Result<(), Error> {
         let own = group.join(name);
         if read(&own)?.trim().is_empty() {
             let parent_file = parent.join(name);
-            // One that a crash left half made. That of the machine has all there are.
+            // One that a crash left half created. The machine's root cpuset has all there are.
             if read(&parent_file)?.trim().is_empty() {
                 inherit_cpuset(parent)?;
             }
@@ -119,8 +120,8 @@ fn value(group: &Path, name: &str) -> Result<u64, Error> {
     number(&path, &read(&path)?)
 }
 
-/// v1 does not say whose limit it was, and newer kernels no longer count how often it was met. A
-/// group that stood at its limit is taken to have been killed for it; one whose file cache alone
+/// v1 does not report whose limit it was, and newer kernels no longer count how often it was hit. A
+/// cgroup that stood at its limit is taken to have been killed for it; one whose file cache alone
 /// filled it, when the machine ran short, is blamed wrongly.
 pub fn oom_counts(group: &Path) -> Result<OomCounts, Error> {
     let path = group.join("memory.oom_control");

@@ -1,4 +1,4 @@
-//! Files of the unified hierarchy. Each function is given the directory of the group.
+//! Files of the unified hierarchy. Each function is given the directory of the cgroup.
 
 use super::CpuList;
 use super::limits::{BlockDevice, cfs_period_and_quota, checked_weight};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Makes controllers usable by the children of `group`: those that it has itself and does not yet
-/// pass on.
+/// delegate.
 pub fn delegate_controllers(group: &Path, controllers: &[Controller]) -> Result<(), Error> {
     let available = read(&group.join("cgroup.controllers"))?;
     let target = group.join("cgroup.subtree_control");
@@ -39,7 +39,7 @@ pub fn set_cpu_cap(group: &Path, milli_cores: Option<u64>) -> Result<(), Error> 
 }
 
 pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
-    // A task that meets its limit ends whole: half a task is worse than none.
+    // A task that hits its limit is killed as a whole: half a task is worse than none.
     let together = group.join("memory.oom.group");
     if together.exists() {
         write(&together, "1")?;

@@ -1,15 +1,16 @@
-//! A container on disk: its description, its root laid over the packages, and what it writes there.
+//! A container on disk: its OCI config, its root filesystem over the packages, and the files it
+//! writes.
 //!
 //! The root is an overlay whose lower layers are the unpacked packages, shared by all tasks of the
-//! machine and never written. Lowest of all lies a skeleton of empty directories: the runtime needs
-//! places to mount on, and must not make them in a package. Uppermost lie the places that are in
-//! memory, for the runtime gives what it mounts there the mode of what it finds.
+//! machine and never written. The lowest layer is a skeleton of empty directories: the runtime
+//! needs mount points, and must not create them in a package. The uppermost layer has the mount
+//! points of file systems in memory, for the runtime gives what it mounts there the mode of the
+//! directory below.
 //!
-//! A link of a package on the way to something that is mounted would choose the place, so none is
-//! accepted.
+//! A link in a package on the path to a mount point would redirect the mount, so none is accepted.
 //!
-//! The root is mounted where strangers pass: users of a container are nobody on the machine, and
-//! the runtime becomes one of them before it enters.
+//! The root is mounted where other users can pass: users of a container are nobody on the machine,
+//! and the runtime becomes one of them before it enters.
 
 use super::config::description;
 use super::device;
@@ -25,9 +26,9 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// The part of a bundle that nobody of the machine gets to.
+/// The part of a bundle that no other account of the machine can reach.
 const PRIVATE_DIR: &str = "private";
-/// Where roots are mounted of bundles that are behind a closed door.
+/// Where the roots of bundles are mounted whose own folder other accounts cannot pass through.
 const PUBLIC_ROOTS: &str = "/run/cellwright-roots";
 /// Options of one mount are a page, and the last byte ends them.
 const MAX_MOUNT_OPTIONS: usize = 4095;
@@ -59,10 +60,10 @@ impl Bundle {
         self.directory.join("pid")
     }
 
-    /// The first process of the container, which may have ended by now.
+    /// The first process of the container, which may have exited by now.
     ///
     /// # Errors
-    /// When the runtime has not said which it is.
+    /// When the runtime has not recorded it.
     pub fn first_process(&self) -> Result<u32, Error> {
         let path = self.pid_file();
         let text = kernel_file::read(&path)?;
@@ -74,7 +75,7 @@ impl Bundle {
         self.directory.join("runtime.log")
     }
 
-    /// Where what is run beside the task is described; root alone gets there.
+    /// The file that describes a process to execute beside the task; only root can reach it.
     #[must_use]
     pub fn exec_file(&self, name: &str) -> PathBuf {
         self.directory.join(PRIVATE_DIR).join(name).with_extension("json")
@@ -91,7 +92,8 @@ impl Bundle {
         }
     }
 
-    /// The root of a bundle behind a closed door: no other bundle of the machine has it.
+    /// The root of a bundle that other accounts cannot reach: no other bundle of the machine has
+    /// the same.
     fn public_root(&self) -> PathBuf {
         let text = self.directory.to_string_lossy();
         // FNV-1a: short, and the same in every build.
@@ -100,22 +102,22 @@ impl Bundle {
         Path::new(PUBLIC_ROOTS).join(format!("{hash:016x}-{}", self.id))
     }
 
-    /// Makes the root and writes the description. What an earlier try left is removed first.
+    /// Mounts the root and writes the config. What an earlier try left is removed first.
     ///
     /// # Errors
-    /// When the spec cannot be, or the root cannot be mounted. Nothing stays mounted then.
+    /// When the spec is invalid, or the root cannot be mounted. Nothing stays mounted then.
     pub fn prepare(&self, spec: &ContainerSpec) -> Result<(), Error> {
         let paths = self.paths();
         let description = description(spec, &paths)?;
         check_links(spec)?;
         self.remove()?;
         let made = self.lay_out(spec, &paths).and_then(|()| {
-            // The environment in it is nobody else's business.
+            // It contains the environment, which other accounts must not read.
             let text = serde_json::to_string(&description).map_err(OciSpecError::from)?;
             write_private(&self.directory.join("config.json"), &text)
         });
         if made.is_err() {
-            // The first error says more than one of cleaning up after it.
+            // The first error says more than one from cleaning up after it.
             let _ = self.remove();
         }
         made
@@ -130,9 +132,10 @@ impl Bundle {
         mounts::remove_tree(&self.directory)
     }
 
-    /// The root, the skeleton, what lies above all, and what the task writes: all but the first
-    /// two where nobody of the machine gets to. What lies above all has places where everybody may
-    /// write, and a task can make a program that runs as its owner: outside nothing forbids it.
+    /// Creates the root, the skeleton, the uppermost layer, and the directories for what the task
+    /// writes: all but the first two where no other account of the machine can reach them. The
+    /// uppermost layer has directories where everybody may write, and a task can create a
+    /// set-user-ID program: outside nothing forbids it.
     fn make_parts(&self) -> Result<[PathBuf; 5], Error> {
         let private = self.directory.join(PRIVATE_DIR);
         let [root, skeleton] = ["rootfs", "skeleton"].map(|name| self.directory.join(name));
@@ -142,7 +145,7 @@ impl Bundle {
             make_directory(part)?;
         }
         set_mode(&private, 0o700)?;
-        // Nobody but root looks into a bundle from outside; its root is open to its own user.
+        // Only root can list a bundle from outside; its root is open to its own user.
         set_mode(&self.directory, 0o711)?;
         Ok(parts)
     }
@@ -177,19 +180,19 @@ impl Bundle {
     }
 }
 
-/// Where the parts of a bundle are that its description names.
+/// The paths of a bundle's parts that its config names.
 pub(super) struct BundlePaths {
     pub root: PathBuf,
-    /// Nodes of devices that it is lent.
+    /// Device nodes of the container.
     pub nodes: PathBuf,
-    /// Folders that it is lent.
+    /// Host volumes of the container.
     pub host_volumes: PathBuf,
-    /// The namespace of its users.
+    /// The user namespace.
     pub users: PathBuf,
 }
 
 impl BundlePaths {
-    /// Where the folder at position `number` of those that it is lent is mounted first.
+    /// Where the host volume at position `number` is mounted first.
     pub fn host_volume(&self, number: usize) -> PathBuf {
         self.host_volumes.join(number.to_string())
     }
@@ -200,7 +203,7 @@ impl BundlePaths {
         }
         make_directory(&self.host_volumes)?;
         let mut all = spec.host_volumes.iter().enumerate();
-        all.try_for_each(|(number, lent)| lent.folder.mount(&self.host_volume(number)))
+        all.try_for_each(|(number, volume)| volume.folder.mount(&self.host_volume(number)))
     }
 }
 
@@ -214,7 +217,7 @@ pub fn is_world_traversable(path: &Path) -> bool {
     path.ancestors().skip(1).filter(|folder| folder.exists()).all(passes)
 }
 
-/// The place of a root that is not in its bundle.
+/// Creates the mount point of a root that is not in its bundle.
 fn create_public_root(root: &Path) -> Result<(), Error> {
     let all = Path::new(PUBLIC_ROOTS);
     if !root.starts_with(all) {
@@ -229,7 +232,7 @@ fn create_public_root(root: &Path) -> Result<(), Error> {
 }
 
 /// # Errors
-/// When a link of a layer, or of a folder that is lent, is on the way to what will be mounted.
+/// When a link in a layer, or in a host volume, is on the path to a mount point.
 fn check_links(spec: &ContainerSpec) -> Result<(), Error> {
     let own = ["/proc", "/dev", "/sys", "/etc"].map(Path::new);
     for target in spec.targets().chain(own).chain([spec.cwd.as_path()]) {
@@ -245,7 +248,7 @@ fn check_links(spec: &ContainerSpec) -> Result<(), Error> {
                 return Err(Error::Link { target: target.to_owned(), link, within });
             }
         }
-        for volume in spec.host_volumes.iter().filter(|lent| lent.target != target) {
+        for volume in spec.host_volumes.iter().filter(|other| other.target != target) {
             let Ok(inner) = target.strip_prefix(&volume.target) else { continue };
             if !PinnedHostPath::is_link_free(&volume.folder, inner) {
                 let within = "a folder that the machine lends";
@@ -281,7 +284,7 @@ pub(super) fn mount_overlay(at: &Path, options: &str) -> Result<(), Error> {
         .map_err(|e| Error::file("mount an overlay at", at)(e.into()))
 }
 
-/// Writes a new file, or anew, that its owner alone can read.
+/// Writes or replaces a file that only its owner can read.
 ///
 /// # Errors
 /// When the disk refuses.
@@ -301,7 +304,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, mode).map_err(Error::file("set the mode of", path))
 }
 
-/// Empty places for everything that will be mounted.
+/// Empty mount points for everything that will be mounted.
 fn skeleton_for(spec: &ContainerSpec, skeleton: &Path) -> Result<(), Error> {
     let within = |target: &Path| skeleton.join(target.strip_prefix("/").unwrap_or(target));
     for directory in ["/proc", "/dev", "/sys", "/tmp", "/etc"] {
@@ -372,8 +375,8 @@ mod tests {
                 target: target.into(),
                 writable: true,
             };
-            let borrowed = vec![at("/data"), at(target)];
-            check_links(&ContainerSpec { host_volumes: borrowed, ..spec.clone() })
+            let host_volumes = vec![at("/data"), at(target)];
+            check_links(&ContainerSpec { host_volumes, ..spec.clone() })
         };
         assert!(with_volume("/data/inner").is_ok() && with_volume("/data/link").is_err());
         fs::remove_dir_all(base).unwrap();

@@ -1,5 +1,5 @@
-//! The description of a container in the OCI format. Limits are not in it: the group carries them
-//! already, and the runtime is only told which group that is.
+//! The OCI config of a container (`config.json`). Limits are not in it: the cgroup has them
+//! already, and the runtime is only given the cgroup's path.
 
 use super::bundle::BundlePaths;
 use super::device;
@@ -18,7 +18,7 @@ use oci_spec::runtime::{
 };
 use std::path::{Path, PathBuf};
 
-/// What would tell a task of the machine's hardware and of its neighbours.
+/// Files that would show a task the machine's hardware and its neighbours.
 const MASKED_PATHS: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -37,10 +37,10 @@ const MASKED_PATHS: &[&str] = &[
 const READ_ONLY_PATHS: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Room for shared memory; it is charged to the task like any other.
+/// Size of shared memory; it is charged to the task like any other.
 const SHM_SIZE: &str = "size=67108864";
 
-/// The description of `spec` with its parts at `paths`.
+/// The OCI config of `spec` with its parts at `paths`.
 ///
 /// # Errors
 /// When the spec does not pass [`ContainerSpec::check`].
@@ -80,8 +80,8 @@ fn process(spec: &ContainerSpec) -> Result<Process, OciSpecError> {
 }
 
 impl Exec {
-    /// What the runtime is to read of it: as little as the task itself has. Limits of resources are
-    /// those of whoever starts the runtime.
+    /// The process description for the runtime: with as few privileges as the task itself has.
+    /// Resource limits are those of the process that starts the runtime.
     ///
     /// # Errors
     /// When it cannot be written in the OCI format.
@@ -149,7 +149,7 @@ fn mounts(spec: &ContainerSpec, paths: &BundlePaths) -> Result<Vec<Mount>, Error
         kernel("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", SHM_SIZE])?,
         kernel("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
     ];
-    // The kernel shows a network's entries in /sys only to those who own that network.
+    // The kernel shows a network's entries in /sys only to the owners of that network.
     if spec.users.is_none() || spec.network == Network::Own {
         list.push(kernel("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?);
     }
@@ -160,7 +160,7 @@ fn mounts(spec: &ContainerSpec, paths: &BundlePaths) -> Result<Vec<Mount>, Error
     }
     for bind in &spec.binds {
         let access = if bind.writable { "rw" } else { "ro" };
-        // Not what is mounted below the source: these options would not hold there.
+        // Not what is mounted below the source: these options would not apply there.
         let options = ["bind", "rprivate", "nosuid", "nodev", access];
         list.push(mount(&bind.target, "bind", &bind.source, &options)?);
     }
@@ -196,15 +196,15 @@ fn linux(spec: &ContainerSpec, users: &Path) -> Result<Linux, Error> {
     Ok(linux.build()?)
 }
 
-/// Whoever borrows folders as an account of the machine is the same user as everybody else who
-/// does. Two such tasks on one network would be let listen on one port.
+/// Tasks with host volumes that run as the same account of the machine are the same user. Two of
+/// them on one network could otherwise listen on one port.
 fn seccomp_policy(spec: &ContainerSpec) -> SeccompPolicy {
     let shared_user = spec.users.is_none_or(|map| map.kept.is_some());
     let shared_ports = !shared_user || spec.network == Network::Own;
     SeccompPolicy { set_id_files: spec.set_id_files, shared_ports }
 }
 
-/// No device but the plain ones, which the runtime adds, and those that are lent.
+/// No device but the default ones, which the runtime adds, and those of the spec.
 fn device_rules(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError> {
     let none = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build();
     let assigned = spec.devices.iter().map(|node| {

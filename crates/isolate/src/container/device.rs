@@ -1,10 +1,9 @@
-//! Devices of the machine that a container is lent, beside the plain ones that every container has.
+//! Device nodes of the machine in a container, beside the default ones that every container has.
 //!
-//! A container gets nodes of its own, which are its user's alone, whoever the machine's nodes
-//! belong to: they are made in the bundle, go with it, and are all that the container's group may
-//! open.
-//! Rejected: to have the runtime make them, which cannot where users are shifted, and then binds
-//! the machine's own node with an owner that means nothing inside.
+//! A container gets nodes of its own, which belong to its user, whatever the owner of the machine's
+//! nodes: they are created in the bundle, removed with it, and are all that the container's cgroup
+//! may open. Rejected: having the runtime create them, which it cannot do in a user namespace,
+//! where it binds the machine's own node with an owner that means nothing inside.
 
 use crate::Error;
 use rustix::fs::{CWD, FileType, Mode, StatVfsMountFlags, major, makedev, minor, mknodat, statvfs};
@@ -12,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, chown};
 use std::path::{Component, Path, PathBuf};
 
-/// What every container has in `/dev`, and what leads out of it.
+/// Names that every container has in `/dev`, and names that lead out of it.
 const DEFAULT_DEVICES: [&str; 16] = [
     "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr",
     "stdin", "stdout", "tty", "urandom", "zero",
@@ -33,7 +32,7 @@ impl DeviceNode {
     /// `/dev`, and else its name there.
     ///
     /// # Errors
-    /// When there is no device there, or its place inside is that of something else.
+    /// When there is no device, or its path inside is taken.
     pub fn of(node: &Path) -> Result<DeviceNode, Error> {
         let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
         if !node.is_absolute() || !node.components().all(plain) {
@@ -62,19 +61,19 @@ impl DeviceNode {
         })
     }
 
-    /// Where it is in the container.
+    /// Its path in the container.
     #[must_use]
     pub fn target(&self) -> &Path {
         &self.target
     }
 }
 
-/// Where the node at position `number` of a spec's list lies, below the bundle's folder of nodes.
+/// The path of the node at position `number` of a spec's list, below the bundle's folder of nodes.
 pub(super) fn node_path(nodes: &Path, number: usize) -> PathBuf {
     nodes.join(number.to_string())
 }
 
-/// Makes the nodes, for `owner` alone.
+/// Creates the nodes, for `owner` alone.
 pub(super) fn make(nodes: &Path, list: &[DeviceNode], owner: (u32, u32)) -> Result<(), Error> {
     if list.is_empty() {
         return Ok(());

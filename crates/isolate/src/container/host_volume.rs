@@ -1,6 +1,6 @@
-//! Folders of the machine that a container is lent. A task that may write to one can swap what is
-//! in it at any moment, so a folder is found by its name once, and what was found is what is looked
-//! at and mounted: by its descriptor, to a place that no task gets to.
+//! Host volumes: folders of the machine that are mounted into a container. A task that may write to
+//! one can replace what is in it at any moment, so a path is resolved once, and the result is what
+//! is checked and mounted: through its descriptor, to a mount point that no task can reach.
 
 use crate::Error;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstat, fstatvfs, openat2};
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder or file of the machine that was found, and cannot be exchanged any more.
+/// A resolved folder or file of the machine, which cannot be replaced any more.
 #[derive(Clone, Debug)]
 pub struct PinnedHostPath {
     descriptor: Arc<OwnedFd>,
@@ -29,13 +29,13 @@ impl Eq for PinnedHostPath {}
 
 impl PinnedHostPath {
     /// # Errors
-    /// When it is not there, was removed meanwhile, or is found only through the kernel's own
+    /// When it is not there, was removed meanwhile, or is reached only through the kernel's own
     /// links in `/proc`.
     pub fn open(path: &Path) -> Result<PinnedHostPath, Error> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
         let opened = opened.map_err(|why| Error::file("open", path)(why.into()))?;
-        // The kernel's own word for what the descriptor is.
+        // The kernel's own path of the descriptor.
         let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
         let found = fs::read_link(link).map_err(Error::file("look at", path))?;
         let about = fstat(&opened).map_err(|why| Error::file("look at", path)(why.into()))?;
@@ -45,7 +45,7 @@ impl PinnedHostPath {
         Ok(PinnedHostPath { descriptor: Arc::new(opened), path: found })
     }
 
-    /// Where it was when it was found, without links.
+    /// Its path when it was resolved, without links.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -57,8 +57,8 @@ impl PinnedHostPath {
         })
     }
 
-    /// What the machine forbids on the file system it is on, in words of the runtime: whoever is
-    /// not root of the machine cannot mount it with less.
+    /// The restrictive mount options of the file system it is on, as the runtime spells them:
+    /// without root on the machine it cannot be mounted with fewer.
     pub(super) fn mount_restrictions(&self) -> Vec<&'static str> {
         let Ok(about) = fstatvfs(&*self.descriptor) else { return Vec::new() };
         let words = [
@@ -71,7 +71,7 @@ impl PinnedHostPath {
         words.into_iter().filter(holds).map(|(_, word)| word).collect()
     }
 
-    /// Whether a place inside it is reached without a link; one that is not there is.
+    /// Whether a path inside it is reached without a link; one that is not there is.
     pub(super) fn is_link_free(&self, inside: &Path) -> bool {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
@@ -79,7 +79,7 @@ impl PinnedHostPath {
         matches!(found, Ok(_) | Err(rustix::io::Errno::NOENT))
     }
 
-    /// Mounts it at `at`, which is made, without what is mounted below it.
+    /// Mounts it at `at`, which is created, without what is mounted below it.
     pub(super) fn mount(&self, at: &Path) -> Result<(), Error> {
         let made = if self.is_folder() { fs::create_dir(at) } else { fs::write(at, "") };
         made.map_err(Error::file("make", at))?;

@@ -1,5 +1,5 @@
-//! What a crash left behind: containers nobody asked for, mounts, bundles. An agent sweeps when it
-//! starts, after it knows which containers it still wants.
+//! Removes orphans of a crash: containers without an owner, mounts, bundles. An agent sweeps when
+//! it starts, after it knows which containers it still wants.
 
 use super::bundle::Bundle;
 use super::runtime::Runtime;
@@ -10,19 +10,19 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What was found and is gone.
+/// What was found and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepReport {
     pub containers: Vec<ContainerId>,
     pub bundles: Vec<ContainerId>,
-    /// What would not go; the rest was swept all the same.
+    /// What could not be removed; the rest was swept all the same.
     pub stuck: Vec<String>,
 }
 
-/// Ends and deletes every container and every bundle below `run` that is not in `keep`.
+/// Kills and deletes every container and every bundle below `run` that is not in `keep`.
 ///
 /// # Errors
-/// When what is there cannot be listed.
+/// When they cannot be listed.
 pub fn sweep(
     runtime: &dyn Runtime,
     run: &Path,

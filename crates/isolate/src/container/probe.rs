@@ -1,5 +1,5 @@
-//! Whether containers work here, found out by trying, with all the reasons when they do not: an
-//! operator who fixes one thing should not meet the next only after a restart.
+//! Probes whether containers work here, by trying, with all the reasons when they do not: an
+//! operator who fixes one thing should not find the next only after a restart.
 
 use super::bundle::mount_overlay;
 use super::runtime::Runtime;
@@ -11,11 +11,11 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The first runc that knows the action of our filter's rules for kills (`SCMP_ACT_KILL_PROCESS`):
-/// one before it would refuse every container.
+/// The first runc that knows the action of our seccomp filter's rules for kills
+/// (`SCMP_ACT_KILL_PROCESS`): an earlier one would reject every container.
 const MIN_RUNC: (u32, u32, u32) = (1, 1, 3);
 
-/// What stands in the way.
+/// Why containers do not work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     NotRoot { uid: u32 },
@@ -47,7 +47,7 @@ impl fmt::Display for Obstacle {
 pub enum Probe {
     Ready {
         runtime: String,
-        /// Who can make namespaces of users here.
+        /// Who can create user namespaces here.
         userns_owner: UserNsOwner,
     },
     Off {
@@ -76,7 +76,7 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     if let Err(e) = Layout::detect() {
         obstacles.push(Obstacle::NoCgroups { error: e.to_string() });
     }
-    // Without root the try below would fail for that reason and say something misleading.
+    // Without root the try below would fail for that reason with a misleading message.
     if let (0, Err(e)) = (uid, try_overlay(&run.join("probe"))) {
         obstacles.push(Obstacle::NoOverlay { error: e.to_string() });
     }
@@ -104,8 +104,8 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     }
 }
 
-/// What is known against a version of runc, said with it. Not an obstacle: distributions mend holes
-/// without changing the number, and only their users know.
+/// The known vulnerabilities of a version of runc, in its text. Not an obstacle: distributions fix
+/// them without changing the number, and only their users know.
 fn with_vulnerabilities(runtime: &str) -> String {
     match missing_fixes(runtime) {
         Some(missing) => {
@@ -115,7 +115,7 @@ fn with_vulnerabilities(runtime: &str) -> String {
     }
 }
 
-/// Holes through which a task gets out, by the first versions without them.
+/// Vulnerabilities through which a task can escape, by the first versions without them.
 fn missing_fixes(runtime: &str) -> Option<&'static str> {
     match runc_version(runtime)? {
         (1, 1, patch) if patch >= 12 => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
@@ -125,7 +125,7 @@ fn missing_fixes(runtime: &str) -> Option<&'static str> {
     }
 }
 
-/// A runtime of another name, or that tells no number, is taken at its word.
+/// A runtime of another name, or without a version number, is accepted.
 fn is_too_old(runtime: &str) -> bool {
     runc_version(runtime).is_some_and(|version| version < MIN_RUNC)
 }
@@ -151,7 +151,7 @@ fn try_overlay(directory: &Path) -> Result<(), Error> {
     tried
 }
 
-/// Some kernels let root alone make namespaces, and some let nobody.
+/// Some kernels let only root create user namespaces, and some let no one.
 fn try_users(directory: &Path) -> Result<UserNsOwner, Error> {
     // Any numbers but root's do.
     let map = IdMap::shifted(IdRange { first: 0x7fff_0000, count: 1 });

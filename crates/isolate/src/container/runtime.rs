@@ -1,8 +1,8 @@
 //! The OCI runtime as a program, behind a trait so that another one, or none, can stand in.
 //!
-//! Starting that program costs more than anything else in a short task's life, so a container's
-//! whole life takes one start of it. Rejected: `create`, `start` and `delete`, which are three; the
-//! pause between the first two is for those who have something to do in it.
+//! Starting that program costs more than anything else in a short task's life, so a container takes
+//! one start of it. Rejected: `create`, `start` and `delete`, which are three; the pause between
+//! the first two is for callers that have something to do in it.
 
 use super::bundle::Bundle;
 use super::spec::ContainerId;
@@ -27,8 +27,8 @@ impl Streams {
     }
 }
 
-/// A program run beside the task, in its namespaces and its group. The runtime reads of it in a
-/// file: everybody on the machine can read a command line, and an environment holds passwords.
+/// A process executed beside the task, in its namespaces and its cgroup. The runtime reads it from
+/// a file: everybody on the machine can read a command line, and an environment holds passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
     pub command: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Exec {
     pub cwd: PathBuf,
     pub uid: u32,
     pub gid: u32,
-    /// The caller's standard streams are a terminal, and so shall the program's be.
+    /// The caller's standard streams are a terminal, and the process shall have one too.
     pub terminal: bool,
 }
 
@@ -47,36 +47,37 @@ pub trait Runtime {
     /// When it cannot be started.
     fn version(&self) -> Result<String, Error>;
 
-    /// Makes the container, starts its program and returns its first process, which may have ended
-    /// by then. The runtime itself has: the process is a child of the nearest subreaper.
+    /// Creates the container, starts its program and returns its first process, which may have
+    /// exited by then. The runtime itself has exited: the process is a child of the nearest
+    /// subreaper.
     ///
     /// # Errors
-    /// With what the runtime said: that the program is not there, mostly. Nothing is left then.
+    /// With the runtime's message: that the program is not there, mostly. Nothing is left then.
     fn run(&self, bundle: &Bundle, streams: Streams) -> Result<u32, Error>;
 
-    /// Forgets a container of which nothing lives: its group was seen empty. One that is not there
-    /// is fine.
+    /// Removes the record of a container without processes: its cgroup was found empty. One that is
+    /// not there is fine.
     ///
     /// # Errors
-    /// With what the runtime said, or when its record cannot be removed.
+    /// With the runtime's message, or when its record cannot be removed.
     fn forget(&self, id: &ContainerId) -> Result<(), Error>;
 
-    /// Kills what is left of the container and forgets it, its group included: read usage before.
+    /// Kills what is left of the container and deletes it, its cgroup included: read usage before.
     /// One that is not there is fine.
     ///
     /// # Errors
-    /// With what the runtime said.
+    /// With the runtime's message.
     fn delete(&self, id: &ContainerId) -> Result<(), Error>;
 
     /// Containers it knows, running or not.
     ///
     /// # Errors
-    /// With what the runtime said.
+    /// With the runtime's message.
     fn list(&self) -> Result<Vec<ContainerId>, Error>;
 
-    /// A command that runs what `file` describes ([`Exec::description`]) in the container; its exit
-    /// code is the program's. With `inner`, in that group inside the container's own, which must be
-    /// there.
+    /// A command that executes the process in `file` ([`Exec::description`]) in the container; its
+    /// exit code is the program's. With `inner`, in that cgroup inside the container's own, which
+    /// must be there.
     fn exec(&self, id: &ContainerId, file: &Path, inner: Option<&str>) -> Command;
 }
 
@@ -84,7 +85,7 @@ pub trait Runtime {
 #[derive(Clone, Debug)]
 pub struct Runc {
     program: PathBuf,
-    /// Where it remembers its containers; ours alone, so that everything in it is ours.
+    /// Where it keeps the state of its containers; ours alone, so that everything in it is ours.
     state: PathBuf,
 }
 
@@ -116,8 +117,8 @@ impl Runc {
         move |source| Error::Spawn { program, source }
     }
 
-    /// Removes the record of a container, as long as it is what it should be: plain files in one
-    /// directory. Nothing is walked through, so nobody else's files can be met.
+    /// Removes the record of a container, as long as it has the expected form: plain files in one
+    /// directory. No directory is walked through, so no files of others can be hit.
     fn remove_record(&self, id: &ContainerId) -> io::Result<()> {
         let record = self.state.join(id.as_str());
         let entries = match fs::read_dir(&record) {
@@ -150,8 +151,8 @@ impl Runtime for Runc {
         command.arg("--detach").arg("--bundle").arg(bundle.directory());
         command.arg("--pid-file").arg(bundle.pid_file());
         command.arg(bundle.id().as_str());
-        // The agent's variables are no business of the container's first process, but a runtime
-        // given by name alone is found through one of them.
+        // The container's first process must not get the agent's variables, but a runtime given by
+        // name alone is found through one of them.
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
         let status = command.status().map_err(self.spawn_error())?;
@@ -163,8 +164,8 @@ impl Runtime for Runc {
         bundle.first_process()
     }
 
-    /// What its record is made of is the runtime's business: one that is unlike what we know is
-    /// left to the runtime itself.
+    /// The content of its record is internal to the runtime: a record of another form is left to
+    /// the runtime itself.
     fn forget(&self, id: &ContainerId) -> Result<(), Error> {
         self.remove_record(id).or_else(|_| self.delete(id))
     }
@@ -206,7 +207,7 @@ impl Runtime for Runc {
     }
 }
 
-/// The runtime writes one object a line; the last error is the one that made it give up.
+/// The runtime writes one object a line; the last error is the one that made it fail.
 fn last_error(log: &str) -> Option<String> {
     let message = |line: &str| {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -231,7 +232,7 @@ mod tests {
     #[test]
     fn a_record_of_plain_files_is_removed_without_the_runtime_and_no_other_is() {
         let state = std::env::temp_dir().join(format!("cellwright-state-{}", std::process::id()));
-        // Not there, so whatever takes the runtime fails.
+        // Not there, so every operation that needs the runtime fails.
         let runc = Runc::new("/no/such/runtime", &state);
         let (plain, odd) = (ContainerId::new("1-1").unwrap(), ContainerId::new("2-1").unwrap());
         for id in [&plain, &odd] {

@@ -1,9 +1,10 @@
-//! System calls that no task gets: those that change the machine, its mounts and its kernel, look
-//! into other processes, or open up the parts of the kernel where most holes have been.
+//! The seccomp filter: system calls that no task gets, those that change the machine, its mounts
+//! and its kernel, look into other processes, or open up the parts of the kernel where most
+//! vulnerabilities have been.
 //!
-//! A list of what is refused, beside dropped capabilities which already refuse most of it.
-//! Rejected: a list of what is allowed. Kernels and languages gain calls every year, and a program
-//! that gets "not permitted" for a harmless new one breaks in ways that its author cannot see.
+//! A list of denied calls, beside dropped capabilities which already deny most of it. Rejected: a
+//! list of allowed calls. Kernels and languages gain calls every year, and a program that gets "not
+//! permitted" for a harmless new one breaks in ways that its author cannot see.
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
@@ -84,7 +85,7 @@ const DENIED_SYSCALLS: &[&str] = &[
     // Sockets as 32-bit programs had them long ago: behind a pointer, where the rules for `socket`
     // do not see the family.
     "socketcall",
-    // Where the holes have been.
+    // Where the vulnerabilities have been.
     "bpf",
     "perf_event_open",
     "userfaultfd",
@@ -96,7 +97,7 @@ const DENIED_SYSCALLS: &[&str] = &[
     "keyctl",
 ];
 
-/// All the flags of `clone` that make a namespace.
+/// All the flags of `clone` that create a namespace.
 const CLONE_NAMESPACES: &[u64] = &[
     0x0002_0000, // mount
     0x0200_0000, // cgroup
@@ -128,37 +129,37 @@ const AF_VSOCK: u64 = 40;
 /// The first process of a container as all inside see it, and the signal that it cannot handle.
 const INIT_PID: u64 = 1;
 const SIGKILL: u64 = 9;
-/// The kernel's own ciphers, to which no program needs to speak.
+/// The kernel's own ciphers, which no program needs.
 const AF_ALG: u64 = 38;
 
-/// Lets others of the same user listen on a port too, and be given some of its connections.
+/// Lets others of the same user listen on a port too, and get some of its connections.
 const SOL_SOCKET: u64 = 1;
 const SO_REUSEPORT: u64 = 15;
 
 /// What differs from container to container.
 #[derive(Clone, Copy, Debug)]
 pub struct SeccompPolicy {
-    /// Files can be made that run as their owner.
+    /// Set-user-ID and set-group-ID files can be created.
     pub set_id_files: bool,
-    /// Ports can be shared with others of the same user: not where a stranger may be the same.
+    /// Ports can be shared with others of the same user: not where another task may have the same
+    /// user.
     pub shared_ports: bool,
 }
 
 pub fn profile(policy: SeccompPolicy) -> Result<LinuxSeccomp, OciSpecError> {
     let mut rules = vec![
         deny(DENIED_SYSCALLS, EPERM, None)?,
-        // Its flags are behind a pointer, where no filter sees them. Told that the kernel does not
-        // have it, every C library falls back on `clone`.
+        // Its flags are behind a pointer, where no filter sees them. With ENOSYS every C library
+        // falls back on `clone`.
         deny(&["clone3"], ENOSYS, None)?,
     ];
     for flag in CLONE_NAMESPACES {
         rules.push(deny(&["clone"], EPERM, Some(masked_arg(0, *flag, *flag)?))?);
     }
-    // A thread with open files of its own, which no list of a process's open files shows.
+    // A thread with a file table of its own, which no list of a process's open files shows.
     let thread_flags = masked_arg(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)?;
     rules.push(deny(&["clone"], EPERM, Some(thread_flags))?);
-    // The same for a thread that runs. Told that the kernel does not have the call, programs close
-    // one by one.
+    // The same for a running thread. With ENOSYS programs close one by one.
     let thread_flags = masked_arg(2, CLOSE_RANGE_UNSHARE, CLOSE_RANGE_UNSHARE)?;
     rules.push(deny(&["close_range"], ENOSYS, Some(thread_flags))?);
     for kind in [CHARACTER_DEVICE, BLOCK_DEVICE] {
@@ -166,7 +167,7 @@ pub fn profile(policy: SeccompPolicy) -> Result<LinuxSeccomp, OciSpecError> {
         rules.push(deny(&["mknodat"], EPERM, Some(masked_arg(2, FILE_KIND, kind)?))?);
     }
     for request in [TIOCSTI, TIOCLINUX] {
-        // The kernel looks at the lower half only, so the filter must as well.
+        // The kernel uses the lower half only, so the filter must as well.
         rules.push(deny(&["ioctl"], EPERM, Some(masked_arg(1, 0xffff_ffff, request)?))?);
     }
     for family in [AF_PACKET, AF_VSOCK, AF_ALG] {
@@ -176,7 +177,7 @@ pub fn profile(policy: SeccompPolicy) -> Result<LinuxSeccomp, OciSpecError> {
         rules.extend(deny_set_id_files()?);
     }
     if !policy.shared_ports {
-        // As an older kernel would say, so that programs go on without.
+        // As an older kernel would respond, so that programs go on without.
         let level = masked_arg(1, 0xffff_ffff, SOL_SOCKET)?;
         let option = masked_arg(2, 0xffff_ffff, SO_REUSEPORT)?;
         rules.push(deny_when("setsockopt", ENOPROTOOPT, vec![level, option])?);
@@ -189,8 +190,8 @@ pub fn profile(policy: SeccompPolicy) -> Result<LinuxSeccomp, OciSpecError> {
         .build()
 }
 
-/// Whatever gives a file the right to run as its owner or group. Where nobody but the task reaches
-/// its files that is harmless, and a program that unpacks archives may want it.
+/// Denies whatever sets the set-user-ID or set-group-ID bit of a file. Where only the task can
+/// reach its files the bit is harmless, and a program that unpacks archives may want it.
 fn deny_set_id_files() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     // Which argument is the mode.
     let calls = [
@@ -208,7 +209,7 @@ fn deny_set_id_files() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     for (name, argument) in calls {
         for bit in [SET_USER, SET_GROUP] {
             let rule = masked_arg(argument, bit, bit)?;
-            // Without one of these flags the mode is not looked at, and may be anything.
+            // Without one of these flags the mode is ignored, and may be anything.
             let makes: &[u64] = match name {
                 "open" | "openat" => &[O_CREAT, TMPFILE],
                 _ => &[],
@@ -222,17 +223,17 @@ fn deny_set_id_files() -> Result<Vec<LinuxSyscall>, OciSpecError> {
             }
         }
     }
-    // Its mode is behind a pointer; C libraries go back to `openat`.
+    // Its mode is behind a pointer; C libraries fall back on `openat`.
     rules.push(deny(&["openat2"], ENOSYS, None)?);
     Ok(rules)
 }
 
-/// The kernel spares the first process of a container every signal from inside, SIGKILL too, and
-/// says that it was sent: a program that kills itself would go on, and end well. Whoever tries is
-/// killed instead, by SIGSYS, which spares nobody. Of the first process itself the agent's shim
-/// tells SIGKILL.
+/// The kernel drops every signal from inside to the first process of a container, SIGKILL too, and
+/// reports that it was sent: a program that kills itself would go on, and end well. The sender is
+/// killed instead, by SIGSYS, which is not dropped. For the first process itself the agent's shim
+/// reports SIGKILL.
 fn deny_init_kill() -> Result<Vec<LinuxSyscall>, OciSpecError> {
-    // Who is meant is the first argument of all of them.
+    // The target is the first argument of all of them.
     let calls = [("kill", 1), ("tkill", 1), ("rt_sigqueueinfo", 1), ("tgkill", 2)];
     let rule = |(name, signal): (&str, usize)| {
         let arguments =
@@ -271,7 +272,7 @@ fn deny(
     }
 }
 
-/// Refuses a call whose arguments are all as said.
+/// Denies a call whose arguments all match.
 fn deny_when(
     name: &str,
     errno: u32,

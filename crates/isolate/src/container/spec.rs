@@ -1,5 +1,5 @@
-//! What a container is to be, checked before anything is made. What is not said here a task does
-//! not get: the defaults are those of a stranger's program.
+//! The spec of a container, checked before anything is created. A task gets only what is in the
+//! spec: the defaults are those for an untrusted program.
 
 use super::device::DeviceNode;
 use super::host_volume::PinnedHostPath;
@@ -48,35 +48,35 @@ pub struct ContainerSpec {
     pub cwd: PathBuf,
     pub user: User,
     pub hostname: String,
-    /// Directories laid over each other to make the root, uppermost first. They are never written.
+    /// Directories stacked to form the root, uppermost first. They are never written.
     pub layers: Vec<PathBuf>,
-    /// Whether the task may write anywhere in its root; what it writes goes with the bundle.
+    /// Whether the task may write anywhere in its root; its changes are removed with the bundle.
     pub writable_root: bool,
     pub binds: Vec<Bind>,
-    /// Folders of the machine that it is lent.
+    /// Folders of the machine that are mounted into it.
     pub host_volumes: Vec<HostVolumeMount>,
     pub scratch: Vec<Scratch>,
-    /// Devices it is lent, beside the plain ones such as `/dev/null`.
+    /// Its devices, beside the default ones such as `/dev/null`.
     pub devices: Vec<DeviceNode>,
-    /// Beyond these, limits of resources are those of whoever starts the runtime. With users of
-    /// its own it takes the right to change any limit of the machine to set some here.
+    /// Beyond these, resource limits are those of the process that starts the runtime. In a user
+    /// namespace, setting some here takes the right to change any limit of the machine.
     pub rlimits: Vec<Rlimit>,
     pub network: Network,
-    /// Ids of the container are these on the machine; `None`: they are the same.
+    /// The mapping of the container's user IDs to the machine's; `None`: they are the same.
     pub users: Option<IdMap>,
-    /// Who makes the namespace of its users.
+    /// Creates its user namespace.
     pub userns_owner: UserNsOwner,
-    /// Whether files that run as their owner can be made: not where others than the task reach
-    /// what it writes.
+    /// Whether set-user-ID files can be created: not where others than the task can reach what it
+    /// writes.
     pub set_id_files: bool,
-    /// The group in which the task runs; it must exist.
+    /// The cgroup in which the task runs; it must exist.
     pub group: GroupPath,
-    /// Who goes first when the kernel must choose, -1000 to 1000, highest first.
+    /// The OOM killer's preference, -1000 to 1000, highest first.
     pub oom_score: i32,
 }
 
 impl ContainerSpec {
-    /// The strictest container around `command`: no privileges, nobody's user, nothing writable,
+    /// The strictest container around `command`: no privileges, the user nobody, nothing writable,
     /// no network, no core dumps.
     #[must_use]
     pub fn new(command: Vec<String>, layers: Vec<PathBuf>, group: GroupPath) -> ContainerSpec {
@@ -103,7 +103,7 @@ impl ContainerSpec {
     }
 
     /// # Errors
-    /// Names the first field that cannot be.
+    /// Names the first invalid field.
     pub fn check(&self) -> Result<(), Error> {
         if self.command.first().is_none_or(String::is_empty) {
             return Err(Error::invalid("command", "", "a program and its arguments"));
@@ -118,7 +118,7 @@ impl ContainerSpec {
             }
         }
         check_absolute("cwd", &self.cwd)?;
-        // A working directory under one of these can be a door to the host (a descriptor of the
+        // A working directory below one of these can lead to the host (through a descriptor of the
         // runtime, for one), and no program has reason to start there.
         if KERNEL_PATHS.iter().any(|place| self.cwd.starts_with(place)) {
             let allowed = "a directory outside /proc, /sys and /dev";
@@ -130,7 +130,7 @@ impl ContainerSpec {
         self.layers.iter().try_for_each(|layer| overlay_path(layer))?;
         for target in self.targets() {
             check_absolute("mount target", target)?;
-            // Below /dev as well: what the runtime hides, it hides behind /dev/null.
+            // Below /dev as well: the runtime masks files with /dev/null.
             let mut kernels = KERNEL_PATHS.iter();
             if target == Path::new("/") || kernels.any(|place| target.starts_with(place)) {
                 let allowed = "a place in the container other than /, /proc, /sys and /dev";
@@ -159,10 +159,10 @@ impl ContainerSpec {
         Ok(())
     }
 
-    /// Everything that is put into the container's root.
+    /// All mount targets in the container's root.
     pub(super) fn targets(&self) -> impl Iterator<Item = &Path> {
         let binds = self.binds.iter().map(|bind| bind.target.as_path());
-        let host_volumes = self.host_volumes.iter().map(|lent| lent.target.as_path());
+        let host_volumes = self.host_volumes.iter().map(|volume| volume.target.as_path());
         let scratch = self.scratch.iter().map(|scratch| scratch.target.as_path());
         binds.chain(host_volumes).chain(scratch)
     }
@@ -176,7 +176,7 @@ fn check_absolute(field: &'static str, path: &Path) -> Result<(), Error> {
     Err(Error::invalid(field, path.display(), "an absolute path without `..`"))
 }
 
-/// Options of an overlay are one text with these signs between the paths.
+/// Options of an overlay are one text with these characters between the paths.
 pub(super) fn overlay_path(path: &Path) -> Result<(), Error> {
     let text = path.to_str().unwrap_or("");
     if path.is_absolute() && !text.is_empty() && !text.contains([',', ':', '\\', '"']) {
@@ -201,7 +201,7 @@ pub struct Bind {
     pub writable: bool,
 }
 
-/// A folder of the machine that it is lent, by what was found and not by its name.
+/// A folder of the machine that is mounted into it, as it was resolved and not by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostVolumeMount {
     pub folder: PinnedHostPath,
@@ -209,7 +209,7 @@ pub struct HostVolumeMount {
     pub writable: bool,
 }
 
-/// A directory in memory, charged to the task and gone with it.
+/// A directory in memory, charged to the task and removed with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scratch {
     pub target: PathBuf,
@@ -236,13 +236,13 @@ pub enum RlimitKind {
 pub enum Network {
     /// That of the machine.
     Host,
-    /// A new one with nothing in it but a loopback, which the runtime raises.
+    /// A new one with nothing in it but a loopback, which the runtime brings up.
     Own,
-    /// One that the agent has made, named by its file.
+    /// One that the agent has created, named by its file.
     Joined(PathBuf),
 }
 
-/// `count` ids of the machine from `first` on stand for 0 and up in the container.
+/// `count` IDs of the machine from `first` on stand for 0 and up in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     pub first: u32,

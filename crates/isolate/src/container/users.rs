@@ -1,10 +1,10 @@
-//! Users of a container: which numbers of the machine they are, and the namespace in which that
-//! holds.
+//! The user namespace of a container, and the mapping of its user IDs to the machine's.
 //!
-//! The kernel counts what users hold (watches of files, pending signals, message queues) for
-//! whoever made the namespace as well as for the user inside it. A namespace that the runtime
-//! makes is root's, and all containers of the machine would share what root may have. So each is
-//! made by the first user of its own range, a user that nobody else is, and the runtime joins it.
+//! The kernel counts what users hold (inotify watches, pending signals, message queues) against the
+//! creator of the namespace as well as against the user inside it. A namespace that the runtime
+//! creates is root's, and all containers of the machine would share root's limits. So each is
+//! created by the first user of its own range, a user of no other container, and the runtime joins
+//! it.
 
 use super::spec::IdRange;
 use crate::Error;
@@ -15,16 +15,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Makes a namespace of users; part of every distribution.
+/// Creates a user namespace; part of every distribution.
 const UNSHARE: &str = "unshare";
 
-/// How users and groups of a container are numbered on the machine.
+/// How users and groups of a container are mapped to IDs of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdMap {
-    /// Where those from 0 on are.
+    /// The IDs of the machine for those from 0 on.
     pub range: IdRange,
-    /// A user and a group that are the same inside and outside: those of folders that the machine
-    /// lends. All others inside stay strangers.
+    /// A user and a group that are the same inside and outside: those of host volumes. All others
+    /// inside stay in the range.
     pub kept: Option<(u32, u32)>,
 }
 
@@ -42,7 +42,7 @@ impl IdMap {
         IdMap { range, kept: None }
     }
 
-    /// Who a user and a group inside are on the machine; nothing for numbers that the container
+    /// The IDs on the machine of a user and a group inside; nothing for numbers that the container
     /// does not have.
     #[must_use]
     pub fn outside(&self, ids: (u32, u32)) -> Option<(u32, u32)> {
@@ -75,17 +75,17 @@ fn extents(range: IdRange, kept: Option<u32>) -> Vec<Extent> {
     list.into_iter().filter(|extent| extent.count > 0).collect()
 }
 
-/// Whose namespaces are: what users inside hold counts for them too.
+/// The owner of user namespaces: what users inside hold counts against it too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserNsOwner {
     /// The first user of the range.
     #[default]
     FirstOfRange,
-    /// Root, where the kernel lets nobody else make one.
+    /// Root, where the kernel lets no other user create one.
     Root,
 }
 
-/// Makes a namespace with this map and keeps it at `at`, a file, until that is unmounted.
+/// Creates a namespace with this map and keeps it at `at`, a file, until that is unmounted.
 ///
 /// # Errors
 /// When the machine has no `unshare`, or the kernel refuses.
@@ -115,7 +115,7 @@ fn write_map(path: &Path, extents: &[Extent]) -> Result<(), Error> {
     })
 }
 
-/// A process in the new namespace, which repeats what it hears until nobody speaks any more.
+/// A process in the new namespace, which echoes its input until that is closed.
 struct Holder(Child);
 
 impl Holder {
@@ -130,7 +130,7 @@ impl Holder {
         started.map(Holder).map_err(|source| Error::Spawn { program: UNSHARE.into(), source })
     }
 
-    /// Whoever repeats a word is past the making of the namespace.
+    /// A process that echoes a byte has created the namespace.
     fn wait_until_unshared(&mut self) -> Result<(), Error> {
         let mut byte = [0u8];
         let written = self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"?"));
@@ -140,7 +140,7 @@ impl Holder {
         }
         let mut stderr_text = String::new();
         if let Some(stderr) = self.0.stderr.as_mut() {
-            // It has ended, so this does; what is no text is not worth a second error.
+            // It has exited, so this ends; what is not UTF-8 is not worth a second error.
             let _ = stderr.read_to_string(&mut stderr_text);
         }
         let (program, message) = (UNSHARE.into(), stderr_text.trim().to_owned());

@@ -1,4 +1,4 @@
-//! Containers from start to nothing left, the way a shim runs them.
+//! Containers from start to removal, the way a shim runs them.
 
 use crate::lab::{Lab, PATIENCE};
 use cellwright_isolate::cgroup::{Group, Limits, OomVerdict};
@@ -108,7 +108,8 @@ fn a_program_runs_beside_the_task_in_its_group() {
     let output = lab.runc.exec(running.bundle.id(), &file, Some("exec-1")).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "sleep\n1000\nw\n", "{output:?}");
-    // What it left behind is the container's by now, and still found where it began.
+    // What it left behind is a child of the container's init by now, and still in the cgroup where
+    // it began.
     let left = inner.processes().unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
     inner.kill(PATIENCE).unwrap();
@@ -118,8 +119,8 @@ fn a_program_runs_beside_the_task_in_its_group() {
     assert_eq!(running.finish().signal, Some(9));
 }
 
-/// Asked by root of the machine, whom nothing but the group's rules keeps from a device: in v1 a
-/// list of the kernel's, in v2 a program that the runtime loads.
+/// Tried by root of the machine, which only the cgroup's device rules keep from a device: in v1 a
+/// list in the kernel, in v2 a program that the runtime loads.
 #[test]
 fn no_device_but_the_plain_ones_is_open_in_its_group() {
     let Some(lab) = Lab::open("devices") else { return };
@@ -156,7 +157,7 @@ fn root_in_a_user_namespace_is_nobody_outside() {
     let pid = running.pid;
     let outside =
         fs::metadata(format!("/proc/{pid}")).map(|m| std::os::unix::fs::MetadataExt::uid(&m));
-    // The task may have ended already, and then it has no entry to look at.
+    // The task may have exited already, and then it has no entry in `/proc`.
     if let Ok(outside) = outside {
         assert!(outside == 100_000 || outside == 0, "{outside}");
     }

@@ -1,5 +1,5 @@
-//! Ways out of a container, tried by root inside it: each is refused, and the machine is as before.
-//! None would do harm if it succeeded.
+//! Ways to escape from a container, tried by root inside it: each is denied, and the machine is as
+//! before. None would do harm if it succeeded.
 
 use crate::lab::Lab;
 use cellwright_isolate::cgroup::Limits;
@@ -46,7 +46,7 @@ fn root_inside_can_do_nothing_to_the_machine() {
     assert_eq!(fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), before);
 }
 
-/// Perl can make any system call, so the filter is asked directly and not only the capabilities.
+/// Perl can make any system call, so the filter itself is tested and not only the capabilities.
 #[test]
 fn dangerous_system_calls_are_refused_by_the_filter() {
     const PERL: &str = "/usr/bin/perl";

@@ -1,4 +1,4 @@
-//! Groups without containers: limits reach the kernel, usage comes back, and a killed group is
+//! Cgroups without containers: limits reach the kernel, usage is reported, and a killed cgroup is
 //! empty, whatever was forked in it.
 
 use crate::lab::{PATIENCE, tree};
@@ -9,7 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// A shell that waits until it is in its group, runs `script` and says `ready` when that is done.
+/// A shell that waits until it is in its cgroup, runs `script` and prints `ready` when that is
+/// done.
 struct Shell {
     child: Child,
     group: Group,
@@ -65,7 +66,7 @@ fn a_killed_group_is_empty_even_of_those_who_left_their_session() {
     assert!(!outer.exists() && !tree.base().exists());
 }
 
-/// Hierarchies in which a process is elsewhere than in the group, as the kernel names them.
+/// Hierarchies in which a process is elsewhere than in the cgroup, as the kernel names them.
 fn outside(pid: u32, group: &Group) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let inside = format!(":/{}", group.path());
@@ -91,10 +92,10 @@ fn who_enters_by_itself_is_held_at_once_and_counted_everywhere_after() {
     assert_eq!(members.len(), 2, "it and what it forked");
     for pid in &members {
         let outside = outside(*pid, &group);
-        // What only counts may come later.
+        // A hierarchy that only counts may follow later.
         assert!(outside.iter().all(|line| line.starts_with("0::")), "{outside:?}");
     }
-    // Killed it would be as it is; counted are both, though only one is named.
+    // It would be killed as it is; both are counted, though only one is named.
     group.count_members(shell.child.id()).unwrap();
     assert!(members.iter().all(|pid| outside(*pid, &group).is_empty()));
     group.kill(PATIENCE).unwrap();
@@ -193,7 +194,7 @@ fn a_group_inside_one_with_members_is_counted_with_it_and_goes_alone() {
     assert_eq!(inner.processes().unwrap().len(), 2);
     assert_eq!(group.processes().unwrap().len(), 3);
     if tree.layout().controller_mount(Controller::Pids).is_some() {
-        // What is around it leaves no room for one more.
+        // The limits around it leave no room for one more.
         probe.child.stdin.as_mut().unwrap().write_all(b"more\n").unwrap();
         assert_eq!(probe.child.wait().unwrap().code(), Some(2));
         assert_eq!(group.usage().unwrap().threads, Some(2));
@@ -213,7 +214,7 @@ fn a_frozen_group_stands_still_until_it_is_let_go() {
     assert_eq!(shell.read_line(), "ready\n");
     group.freeze(true, PATIENCE).unwrap();
     let spent = group.usage().unwrap().cpu;
-    // Something else runs to its end meanwhile.
+    // Another process runs to its end meanwhile.
     assert!(Command::new("true").status().unwrap().success());
     assert_eq!(group.usage().unwrap().cpu, spent);
     group.freeze(false, PATIENCE).unwrap();

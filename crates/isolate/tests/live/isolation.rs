@@ -1,5 +1,5 @@
-//! Containers beside each other: who each is on the machine, what of the machine it is lent, and
-//! what the kernel counts against whom.
+//! Containers beside each other: the user of each on the machine, its host volumes, and what the
+//! kernel counts against which.
 
 use crate::lab::Lab;
 use cellwright_isolate::cgroup::Limits;
@@ -26,8 +26,8 @@ fn scratch_is_open_to_the_tasks_user_whatever_its_package_says() {
     assert_eq!(ended.output, "mine\n", "{ended:?}");
 }
 
-/// The folder is exchanged for a link into the machine's own after it was looked at, as a task that
-/// may write around it can do at any moment.
+/// The folder is replaced by a link into the machine's own after it was checked, as a task that may
+/// write around it can do at any moment.
 #[test]
 fn what_was_looked_at_is_what_is_mounted() {
     let Some(lab) = Lab::open("swap") else { return };
@@ -57,7 +57,7 @@ fn what_was_looked_at_is_what_is_mounted() {
         ended.output.contains("no set-id\n") && ended.output.ends_with("-rwxr-xr-x"),
         "{ended:?}"
     );
-    // Whoever is lent a folder is known by the same numbers outside.
+    // The account of a task with a host volume has the same numbers outside.
     let made = fs::metadata(shared.join("aside/out")).unwrap();
     assert_eq!((made.uid(), made.gid()), (1000, 1001));
     assert_eq!(fs::read_dir(&private).unwrap().count(), 1);
@@ -89,8 +89,8 @@ fn a_package_whose_links_choose_where_things_are_mounted_is_refused() {
     assert!(!bundle.directory().exists());
 }
 
-/// What the kernel lets one user hold of its queues for changes of files: a task takes all it gets,
-/// and leaves its neighbours and root what they had.
+/// The kernel's limit of inotify instances per user: a task takes all it gets, and leaves its
+/// neighbours and root what they had.
 #[test]
 fn one_task_takes_nothing_of_what_the_kernel_lets_another_have() {
     const PERL: &str = "/usr/bin/perl";

@@ -1,4 +1,4 @@
-//! What the tests share: a tree of groups and a directory of their own, a small root from busybox,
+//! What the tests share: a tree of cgroups and a directory of their own, a small root from busybox,
 //! and running a container the way a shim does.
 
 use cellwright_isolate::cgroup::{Group, GroupPath, GroupUsage, Layout, Limits, Tree};
@@ -24,7 +24,7 @@ const APPLETS: &[&str] = &[
     "setsid", "sleep", "tail", "true", "umount",
 ];
 
-/// A tree of groups of this test's own, if this machine lets us; says why not otherwise.
+/// A tree of cgroups of this test's own, if this machine allows it; prints why not otherwise.
 pub fn tree(test: &str) -> Option<OwnTree> {
     let base = format!("cellwright-test-{test}-{}", std::process::id());
     let tree = match Layout::detect() {
@@ -54,8 +54,7 @@ impl Drop for OwnTree {
     }
 }
 
-/// Only those who are not root, where `CI` is not set, and whoever asks for it, can go without a
-/// test.
+/// Tests may be skipped only without root where `CI` is not set, or on request.
 fn skip<T>(test: &str, why: &str) -> Option<T> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let is_root = rustix::process::geteuid().is_root();
@@ -133,14 +132,14 @@ impl Lab {
         Running { lab: self, group, bundle, pid, output }
     }
 
-    /// From start to nothing left.
+    /// From start to removal.
     pub fn run(&self, name: &str, spec: &ContainerSpec, limits: &Limits) -> Ended {
         self.start(name, spec, limits).finish()
     }
 }
 
 impl Running<'_> {
-    /// Reads what it says up to and with `word`.
+    /// Reads its output up to and with `word`.
     pub fn read_until(&mut self, word: &str) -> String {
         let mut read = Vec::new();
         let mut byte = [0u8];
@@ -153,7 +152,7 @@ impl Running<'_> {
         String::from_utf8_lossy(&read).into_owned()
     }
 
-    /// Waits for its end, then clears up and checks that nothing is left.
+    /// Waits for its exit, then cleans up and checks that nothing is left.
     pub fn finish(mut self) -> Ended {
         let mut output = String::new();
         self.output.read_to_string(&mut output).unwrap();
@@ -181,7 +180,7 @@ fn exit_code(status: WaitStatus) -> Option<i32> {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Also after a failed assertion: end what this test started, wherever it stopped.
+        // Also after a failed assertion: kill what this test started, wherever it stopped.
         let _ = self.tree.base().kill(PATIENCE);
         for id in self.runc.list().unwrap_or_default() {
             let _ = self.runc.delete(&id);

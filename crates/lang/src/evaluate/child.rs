@@ -1,4 +1,4 @@
-//! The child's side: limits on itself, then the file.
+//! The child process: sets its own resource limits, then evaluates the file.
 
 use super::{EvaluationAnswer, EvaluationRequest, in_process};
 use crate::diagnostic::Diagnostic;
@@ -7,14 +7,14 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The whole life of an evaluating process: a request on standard input, an answer on standard
-/// output.
+/// The main function of an evaluator process: reads a request from standard input and writes the
+/// answer to standard output.
 #[must_use]
 pub fn run() -> ExitCode {
     match answer() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever asked sees the exit code at least.
+            // The parent still sees the exit code.
             let _ = writeln!(io::stderr(), "cell: {error}");
             ExitCode::FAILURE
         }
@@ -40,16 +40,17 @@ fn apply_limits(limits: &Limits) -> io::Result<()> {
         current: Some(amount),
         maximum: Some(amount.saturating_add(above)),
     };
-    // A second between the signal that says why and the one that nobody survives.
+    // The hard limit, whose signal cannot be handled, is a second after the soft one, whose signal
+    // names the reason.
     setrlimit(Resource::Cpu, limit(limits.cpu_seconds, 1))?;
     setrlimit(Resource::As, limit(address_space()?.saturating_add(limits.memory_bytes), 0))?;
     setrlimit(Resource::Core, limit(0, 0))?;
-    // It reads; it writes to a pipe alone.
+    // The process writes only to a pipe, never to a file.
     Ok(setrlimit(Resource::Fsize, limit(0, 0))?)
 }
 
-/// Bytes of address space that the process has before it evaluates anything. The program itself is
-/// most of it, a large one in debug builds, and is not what the file costs.
+/// Bytes of address space that the process uses before it evaluates anything. Most of it is the
+/// program itself, which is large in debug builds and must not count as the file's memory.
 fn address_space() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));

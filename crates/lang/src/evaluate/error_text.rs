@@ -1,6 +1,6 @@
-//! The evaluator's errors in words, at the line of the user's file they are about. What fails in
-//! the library is shown where the library was called: nobody is sent to read a file that is not
-//! theirs.
+//! Converts the evaluator's errors to diagnostics at the line of the user's file that caused them.
+//! An error in the library is located at the call of the library, so that users need not read a
+//! file that is not theirs.
 
 use super::import::{LIBRARY, LIBRARY_NAME};
 use crate::diagnostic::{Diagnostic, Source, SourceLocation, StackFrame};
@@ -15,7 +15,7 @@ use rsjsonnet_lang::span::{SpanContextId, SpanId, SpanManager};
 use rsjsonnet_lang::token::STokenKind;
 use std::collections::BTreeMap;
 
-/// Texts by the number that spans know them by.
+/// Sources by the context id in spans.
 #[derive(Default)]
 pub(super) struct SourceMap(BTreeMap<SpanContextId, Source>);
 
@@ -24,13 +24,13 @@ impl SourceMap {
         self.0.insert(context, source);
     }
 
-    /// Nothing for the evaluator's own library.
+    /// The location of a span; none in the evaluator's own library.
     fn location(&self, spans: &SpanManager, span: SpanId) -> Option<SourceLocation> {
         let (context, start, end) = spans.get_span(span);
         Some(self.0.get(&context)?.location(start, end))
     }
 
-    /// Of a file that the user wrote.
+    /// The location of a span in a user's file.
     fn own_location(&self, spans: &SpanManager, span: SpanId) -> Option<SourceLocation> {
         self.location(spans, span).filter(|place| place.file != LIBRARY_NAME)
     }
@@ -51,10 +51,10 @@ pub(super) fn load_error(
     Diagnostic { help, ..diagnostic.with_location(sources.location(program.span_manager(), span)) }
 }
 
-/// Where, what, and what would be allowed.
+/// The span, the message, and the allowed values.
 pub(crate) type ErrorText = (SpanId, String, Option<String>);
 
-/// What the lexer and the parser alone find; for those who never evaluate.
+/// Errors of the lexer alone; also for the formatter, which never evaluates.
 pub(crate) fn lex_error(error: &LexError) -> ErrorText {
     use LexError as E;
     let (span, message) = match error {
@@ -153,7 +153,7 @@ pub(super) fn evaluation_error(
     let (span, message) = error_kind_text(&error.kind);
     let mut frames: Vec<(String, SourceLocation)> =
         error.stack_trace.iter().filter_map(|item| frame(sources, spans, item)).collect();
-    // Innermost first, whichever way the evaluator keeps them.
+    // Innermost first, whatever the order in the evaluator.
     frames.reverse();
     let own_location = span.and_then(|span| sources.own_location(spans, span));
     let location = own_location.or_else(|| frames.first().map(|(_, place)| place.clone()));
@@ -176,8 +176,8 @@ pub(super) fn evaluation_error(
     }
 }
 
-/// The evaluator does not say what an object has; what the library has is known, and files call it
-/// `cell`.
+/// Adds the known fields of the library to the error: the evaluator does not name the fields of an
+/// object, but the library's are known, and files call it `cell`.
 fn library_error(diagnostic: Diagnostic, field: &str) -> Diagnostic {
     let called = format!("cell.{field}");
     if !diagnostic.place.as_ref().is_some_and(|place| place.text.contains(&called)) {
@@ -262,7 +262,7 @@ fn error_kind_text(kind: &EvalErrorKind) -> (Option<SpanId>, String) {
     }
 }
 
-/// Errors about what kind of value stands where.
+/// Texts of type errors.
 fn type_error_text(kind: &EvalErrorKind) -> (Option<SpanId>, String) {
     use EvalErrorKind as E;
     let is = |got: &EvalErrorValueType| value_kind_text(*got);
@@ -311,7 +311,7 @@ fn type_error_text(kind: &EvalErrorKind) -> (Option<SpanId>, String) {
     }
 }
 
-/// Errors of calls and of arithmetic.
+/// Texts of errors in calls and arithmetic.
 fn call_error_text(kind: &EvalErrorKind) -> (Option<SpanId>, String) {
     use EvalErrorKind as E;
     match kind {
@@ -341,7 +341,7 @@ fn call_error_text(kind: &EvalErrorKind) -> (Option<SpanId>, String) {
     }
 }
 
-/// As it is written.
+/// The token as it is written.
 fn token_text(kind: STokenKind) -> &'static str {
     use STokenKind as S;
     match kind {

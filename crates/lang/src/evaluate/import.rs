@@ -1,5 +1,5 @@
-//! What a file may import: files in its own folder and below, and `cell.libsonnet`, which comes
-//! with the program. Nothing else is ever opened, whatever links say.
+//! Restricts the imports of a file to files in its own folder and below, and `cell.libsonnet`,
+//! which is built into the program. No other file is ever opened, whatever symbolic links point to.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,13 +7,14 @@ use std::path::{Component, Path, PathBuf};
 
 /// The name under which the library is imported, from any folder.
 pub const LIBRARY_NAME: &str = "cell.libsonnet";
-/// The library itself.
+/// The text of the library.
 pub const LIBRARY: &str = include_str!("../cell.libsonnet");
 
-/// The path of `wanted` as written in a file of `folder`, with every link followed.
+/// The canonical path of `wanted`, as written in a file of `folder`, with all symbolic links
+/// resolved.
 ///
 /// # Errors
-/// A sentence when it does not exist or is not below `root`.
+/// A message if it does not exist or is not below `root`.
 pub fn resolve(root: &Path, folder: &Path, wanted: &str) -> Result<PathBuf, String> {
     let path = Path::new(wanted);
     let outside = || format!("{wanted:?} is outside {}, the folder of the file", root.display());
@@ -25,13 +26,13 @@ pub fn resolve(root: &Path, folder: &Path, wanted: &str) -> Result<PathBuf, Stri
     if real.starts_with(root) { Ok(real) } else { Err(outside()) }
 }
 
-/// The bytes of a plain file.
+/// Reads a regular file.
 ///
 /// # Errors
-/// A sentence when it is no plain file, too large, or cannot be read.
+/// A message if it is not a regular file, is too large, or cannot be read.
 pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
     let cannot = |why: &dyn std::fmt::Display| format!("{} cannot be read: {why}", path.display());
-    // A pipe would be waited for at `open`.
+    // Opening a named pipe would block.
     let kind = std::fs::metadata(path).map_err(|error| cannot(&error))?;
     if !kind.is_file() {
         return Err(cannot(&"it is not a plain file"));
@@ -39,8 +40,9 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
     let file = File::open(path).map_err(|error| cannot(&error))?;
     let mut bytes = Vec::new();
     file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
-    match bytes.len() as u64 > max_bytes {
-        true => Err(cannot(&format!("it is larger than the file limit of {max_bytes} bytes"))),
-        false => Ok(bytes),
+    if bytes.len() as u64 > max_bytes {
+        Err(cannot(&format!("it is larger than the file limit of {max_bytes} bytes")))
+    } else {
+        Ok(bytes)
     }
 }

@@ -1,5 +1,5 @@
-//! The evaluation itself: the source, its imports, and JSON at the end. The import callbacks are
-//! ours because the ready ones of the evaluator let `importstr` read any file.
+//! Runs the Jsonnet evaluator: the source and its imports in, JSON out. The import callbacks are
+//! ours because the evaluator's own ones let `importstr` read any file.
 
 use super::error_text::{self, SourceMap};
 use super::import::{self, LIBRARY, LIBRARY_NAME};
@@ -15,11 +15,11 @@ use rsjsonnet_lang::span::{SpanContextId, SpanId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Files that were read, and what came of the last import that failed.
+/// Loads imported files, and remembers the error of the last failed import.
 struct ImportLoader<'p, 'r> {
     request: &'r EvaluationRequest,
     sources: SourceMap,
-    /// Where relative imports of a source start.
+    /// The folder in which a source's relative imports are resolved.
     folders: BTreeMap<SpanContextId, PathBuf>,
     loaded: BTreeMap<PathBuf, Thunk<'p>>,
     last_failure: Option<Diagnostic>,
@@ -100,7 +100,7 @@ impl<'p> ImportLoader<'p, '_> {
         }
     }
 
-    /// The file that `from` asks for, below the root.
+    /// The path of the file that `from` imports, below the root.
     fn resolve_import(
         &self,
         program: &Program<'p>,
@@ -129,7 +129,7 @@ impl<'p> ImportLoader<'p, '_> {
         ImportError
     }
 
-    /// Below the root, as people know it.
+    /// The path relative to the root, for error messages.
     fn name_of(&self, real: &Path) -> String {
         let inner = real.strip_prefix(&self.request.root).unwrap_or(real);
         let beside = Path::new(&self.request.source.name).parent();
@@ -143,22 +143,22 @@ impl<'p> ImportLoader<'p, '_> {
         path: &str,
     ) -> Result<Thunk<'p>, ImportError> {
         let is_library = path == LIBRARY_NAME;
-        let real = match is_library {
-            true => PathBuf::from(LIBRARY_NAME),
-            false => self.resolve_import(program, from, path).map_err(|why| self.fail(why))?,
+        let real = if is_library {
+            PathBuf::from(LIBRARY_NAME)
+        } else {
+            self.resolve_import(program, from, path).map_err(|why| self.fail(why))?
         };
         if let Some(thunk) = self.loaded.get(&real) {
             return Ok(thunk.clone());
         }
-        let source = match is_library {
-            true => Source { name: LIBRARY_NAME.into(), text: LIBRARY.into() },
-            false => {
-                let bytes = import::read(&real, self.request.limits.file_bytes);
-                let bytes = bytes.map_err(|why| self.fail(why))?;
-                let text = String::from_utf8(bytes)
-                    .map_err(|error| self.fail(format!("{path:?} is not UTF-8: {error}")))?;
-                Source { name: self.name_of(&real), text }
-            }
+        let source = if is_library {
+            Source { name: LIBRARY_NAME.into(), text: LIBRARY.into() }
+        } else {
+            let bytes = import::read(&real, self.request.limits.file_bytes);
+            let bytes = bytes.map_err(|why| self.fail(why))?;
+            let text = String::from_utf8(bytes)
+                .map_err(|error| self.fail(format!("{path:?} is not UTF-8: {error}")))?;
+            Source { name: self.name_of(&real), text }
         };
         let folder = real.parent().map_or(self.request.root.clone(), Path::to_owned);
         let thunk = self.load(program, &source, &folder).map_err(|diagnostic| {
@@ -200,7 +200,7 @@ impl<'p> Callbacks<'p> for ImportLoader<'p, '_> {
         self.read_import(program, from, path)
     }
 
-    /// A file is evaluated for what it says, by programs too; there is nobody to read a trace.
+    /// Traces are ignored: a file is also evaluated by programs, where nobody reads them.
     fn trace(&mut self, _: &mut Program<'p>, _: &str, _: &[EvalStackTraceItem]) {}
 
     fn native_call(
@@ -209,7 +209,7 @@ impl<'p> Callbacks<'p> for ImportLoader<'p, '_> {
         _: InternedStr<'p>,
         _: &[Value<'p>],
     ) -> Result<Value<'p>, NativeError> {
-        // None is registered, so none is called.
+        // No native function is registered, so none is called.
         Err(NativeError)
     }
 }

@@ -1,12 +1,12 @@
-//! Jsonnet in a process of its own. The evaluator has no limit on memory or time, so the program
-//! starts itself again with a word that only it types, and the child puts limits of the kernel on
-//! itself before it looks at the file. Whatever the file does, the caller gets a value or an error
+//! Evaluates Jsonnet in a child process. The evaluator has no limit on memory or time, so the
+//! program starts itself again with an internal command, and the child sets kernel resource limits
+//! on itself before it reads the file. Whatever the file does, the caller gets a value or an error
 //! that names the limit.
 //!
-//! Rejected: counting steps, by assertions added to the source. What a step costs ranges from
-//! nothing to seconds, so the limits on memory and time were needed all the same, and every place
-//! in an error had to be translated back. Rejected: a watchdog thread in this process. It could see
-//! the time but not end the work, and an allocation that fails ends the whole process.
+//! Rejected: counting steps, by assertions added to the source. The cost of a step ranges from
+//! nothing to seconds, so limits on memory and time were needed anyway, and every location in an
+//! error had to be translated back. Rejected: a watchdog thread in this process. It could observe
+//! the time but not stop the evaluation, and a failed allocation aborts the whole process.
 
 mod child;
 pub(crate) mod error_text;
@@ -24,26 +24,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
-/// The word that makes the program an evaluator: `cell evaluate-jobs`.
+/// The internal command that turns the program into an evaluator: `cell evaluate-jobs`.
 pub const CHILD_COMMAND: &str = "evaluate-jobs";
 
-/// Of what a child that died said.
+/// The maximum length of a dead child's stderr that is read.
 const MAX_STDERR: u64 = 16 << 10;
 
-/// Who evaluates Jsonnet.
+/// Where Jsonnet is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// A child: this program with [`CHILD_COMMAND`] as its only argument ends in [`run_child`].
+    /// In a child process: this program with [`CHILD_COMMAND`] as its only argument runs
+    /// [`run_child`].
     Child(PathBuf),
-    /// This process, without limits on time and memory: for files one wrote oneself, as in tests.
+    /// In this process, without limits on time and memory: for trusted files, as in tests.
     InProcess,
 }
 
-/// What a child is asked.
+/// The request to a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct EvaluationRequest {
     source: Source,
-    /// Imports come from here and below.
+    /// Imports are restricted to this folder and those below it.
     root: PathBuf,
     limits: Limits,
 }
@@ -51,12 +52,12 @@ struct EvaluationRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum EvaluationAnswer {
-    /// JSON.
+    /// The result as JSON.
     Value(String),
     Failed(Vec<Diagnostic>),
 }
 
-/// The JSON that the source stands for.
+/// The JSON that the source evaluates to.
 pub(crate) fn evaluate(
     source: &Source,
     root: &Path,
@@ -91,12 +92,12 @@ fn evaluate_in_child(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(cannot)?;
-    // Text may take two bytes for each of its own when it is put into JSON.
+    // In JSON, a byte of text may take two.
     let max_bytes = request.limits.output_bytes.saturating_mul(2).saturating_add(1 << 20);
     let answer = spawn_reader(child.stdout.take(), max_bytes);
     let stderr = spawn_reader(child.stderr.take(), MAX_STDERR);
     if let Some(mut input) = child.stdin.take() {
-        // A child that died before it had read everything has an end that says why.
+        // If the child died before it had read everything, its exit status says why.
         let _ = input.write_all(&request_bytes);
     }
     let output = answer.recv_timeout(request.limits.wall);
@@ -110,16 +111,16 @@ fn evaluate_in_child(
     }
 }
 
-/// Reads to the end, or as far as is looked at; what comes after finds nobody reading.
+/// Reads up to `max_bytes` on a thread of its own; the pipe is closed after that.
 fn spawn_reader(pipe: Option<impl Read + Send + 'static>, max_bytes: u64) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
-            // What was read so far is what there is.
+            // An error ends the output like its end.
             let _ = pipe.take(max_bytes).read_to_end(&mut bytes);
         }
-        // The other side may have given up.
+        // The receiver may have given up.
         let _ = sender.send(bytes);
     });
     receiver
@@ -138,7 +139,7 @@ fn timed_out(request: &EvaluationRequest) -> Diagnostic {
         .with_help(format!("time limit: {seconds} s by the clock"))
 }
 
-/// Why there was no answer.
+/// The diagnostic for a child without an answer.
 fn child_failure(request: &EvaluationRequest, end: ExitStatus, stderr: &str) -> Diagnostic {
     const KILLED: i32 = 9;
     const ABORTED: i32 = 6;

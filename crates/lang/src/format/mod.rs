@@ -1,10 +1,10 @@
-//! `cell fmt`: one way to write Jsonnet. Line breaks and comments stay where their writer put them;
-//! indentation, blanks, quotes and trailing commas follow rules. JSON is written anew; YAML is left
-//! alone, because its comments and styles are in nobody's syntax tree.
+//! The formatter of `cell fmt`: one style for Jsonnet. Line breaks and comments stay where they
+//! are; indentation, spacing, quotes and trailing commas follow rules. JSON is printed anew; YAML
+//! is left unchanged, because no syntax tree has its comments and styles.
 //!
-//! Works on tokens, with help from the syntax tree for what tokens do not show
-//! ([`regions`]). The result is read again before it is handed out: were a token lost, the file
-//! would be left as it is. Rejected: printing the tree. It has no comments in it.
+//! Works on tokens, with help from the syntax tree for what tokens do not show ([`regions`]). The
+//! result is parsed and compared before it is returned: if a token were lost, the file would be
+//! left unchanged. Rejected: printing the syntax tree, which has no comments.
 
 mod regions;
 mod spacing;
@@ -21,13 +21,13 @@ use rsjsonnet_lang::span::SpanManager;
 use rsjsonnet_lang::token::{STokenKind, Token, TokenKind};
 use spacing::{Piece, PieceKind, TrailingComma};
 
-/// Blanks of one level.
+/// Spaces per level of indentation.
 const INDENT: usize = 2;
 
-/// The text as it should be written; nothing for a language that is left as it is.
+/// The formatted text; none for a language that is left unchanged.
 ///
 /// # Errors
-/// What keeps it from being read.
+/// The syntax error in the source.
 pub fn format_source(source: &Source, format: Format) -> Result<Option<String>, Box<Diagnostic>> {
     match format {
         Format::Yaml => Ok(None),
@@ -48,16 +48,15 @@ fn format_jsonnet(source: &Source) -> Result<String, Box<Diagnostic>> {
     let reformatted = Source { name: source.name.clone(), text };
     let same = parse_source(&reformatted)
         .is_ok_and(|(after, _)| significant_tokens(&after) == significant_tokens(&pieces));
-    match same {
-        true => Ok(reformatted.text),
-        false => {
-            let message = "this file cannot be formatted without changing it; it is left as it is";
-            Err(Box::new(Diagnostic::error(&source.name, message)))
-        }
+    if same {
+        Ok(reformatted.text)
+    } else {
+        let message = "this file cannot be formatted without changing it; it is left as it is";
+        Err(Box::new(Diagnostic::error(&source.name, message)))
     }
 }
 
-/// What the file means: all but comments, blanks and commas before a closing bracket.
+/// The tokens that determine the meaning: all but comments, spacing and trailing commas.
 fn significant_tokens(pieces: &[Piece]) -> Vec<&str> {
     let tokens: Vec<&Piece> =
         pieces.iter().filter(|piece| piece.kind != PieceKind::Comment).collect();
@@ -120,7 +119,7 @@ fn pieces(text: &str, spans: &SpanManager, tokens: &[Token<'_, '_>]) -> Vec<Piec
             TokenKind::Simple(kind) => spacing::kind_of(kind),
             TokenKind::OtherOp(_) => PieceKind::Operator,
         };
-        // A comment to the end of the line may have the line break in it.
+        // A line comment may include its line break.
         let trimmed = if kind == PieceKind::Comment { part.trim_end() } else { part };
         let at = pieces.len();
         let mut piece = Piece::new(trimmed, kind, start, breaks, open.last().copied());
@@ -145,7 +144,7 @@ fn pieces(text: &str, spans: &SpanManager, tokens: &[Token<'_, '_>]) -> Vec<Piec
     pieces
 }
 
-/// The pieces as lines.
+/// Lays the pieces out as lines.
 fn layout(pieces: &[Piece], regions: &IndentRegions) -> String {
     let mut out = String::new();
     let mut indents = vec![0; pieces.len()];
@@ -272,7 +271,7 @@ local a =
         }
     }
 
-    /// Any expression of a few kinds, with blanks, line breaks and comments in odd places.
+    /// Random expressions of a few kinds, with spaces, line breaks and comments in odd places.
     fn expression() -> impl Strategy<Value = String> {
         let blank = prop_oneof![
             3 => Just(" ".to_owned()),

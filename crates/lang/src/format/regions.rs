@@ -1,7 +1,7 @@
-//! How far in each line is indented. A region is a stretch of the file that belongs to something
-//! begun on an earlier line: the inside of brackets, the value of a field, the branches of an `if`.
-//! A line is indented once more than the line on which the innermost region around it was begun, so
-//! that `f({` on one line indents what follows once and not twice.
+//! Determines the indentation of each line. A region is a range of the file that belongs to a
+//! construct begun on an earlier line: the content of brackets, the value of a field, the branches
+//! of an `if`. A line is indented one level more than the line on which its innermost region began,
+//! so that `f({` on one line indents the following lines once and not twice.
 
 use super::spacing::Piece;
 use rsjsonnet_lang::ast::{
@@ -10,19 +10,20 @@ use rsjsonnet_lang::ast::{
 use rsjsonnet_lang::span::{SpanId, SpanManager};
 use std::cmp::Reverse;
 
-/// Levels of syntax that are looked at; what is deeper keeps the indentation of its surroundings.
+/// The maximum depth of syntax that is examined; deeper code keeps the indentation of its
+/// surroundings.
 const MAX_DEPTH: usize = 500;
 
 pub(super) struct IndentRegions {
-    /// Where lines begin.
+    /// The offsets at which lines begin.
     lines: Vec<usize>,
-    /// From, to, and the beginning of whatever it belongs to.
+    /// Start, end, and the start of the construct that the region belongs to.
     regions: Vec<(usize, usize, usize)>,
-    /// Stretches in which a colon belongs to an assertion.
+    /// Ranges in which a colon belongs to an assertion.
     assertions: Vec<(usize, usize)>,
-    /// Stretches in which `then` and `else` stand, and where their `if` is.
+    /// Ranges that contain `then` and `else`, and the offset of their `if`.
     branches: Vec<(usize, usize, usize)>,
-    /// Stretches in which `=` gives an argument or a default.
+    /// Ranges in which `=` is part of an argument or a default value.
     arguments: Vec<(usize, usize)>,
 }
 
@@ -39,8 +40,8 @@ impl IndentRegions {
         }
     }
 
-    /// Where that begins which a line belongs to whose first piece is at `start`: the innermost
-    /// there is, begun on an earlier line.
+    /// The start of the construct that a line belongs to whose first piece is at `start`: the
+    /// innermost one that began on an earlier line.
     pub(super) fn indent_owner(&self, start: usize) -> Option<usize> {
         let line = self.line(start);
         let around = self.regions.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
@@ -56,7 +57,7 @@ impl IndentRegions {
         self.arguments.iter().any(|(from, to)| (*from..*to).contains(&start))
     }
 
-    /// Where the `if` is to which a `then` or `else` at `start` belongs.
+    /// The offset of the `if` that a `then` or `else` at `start` belongs to.
     pub(super) fn matching_if(&self, start: usize) -> Option<usize> {
         let mut around = self.branches.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
         around.next().map(|(_, _, owner)| *owner)
@@ -78,7 +79,7 @@ impl IndentRegions {
         }
     }
 
-    /// Everything inside `expr`.
+    /// Adds all regions inside `expr`.
     pub(super) fn expression(&mut self, expr: &Expr<'_, '_>, spans: &SpanManager, depth: usize) {
         if depth > MAX_DEPTH {
             return;
@@ -148,7 +149,7 @@ impl IndentRegions {
         }
     }
 
-    /// `if`, `then`, `else`; an `else if` belongs to the first `if`.
+    /// Adds `if`, `then`, `else`; an `else if` belongs to the first `if`.
     fn conditional(
         &mut self,
         expr: &Expr<'_, '_>,
@@ -172,7 +173,7 @@ impl IndentRegions {
         }
     }
 
-    /// `expr` is part of something that began at `indent_owner`.
+    /// Adds `expr` as part of a construct that began at `owner`.
     fn part_of(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
         let (from, to) = span_range(spans, expr.span);
         self.add(from, to, owner);

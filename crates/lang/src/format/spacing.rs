@@ -1,4 +1,4 @@
-//! What stands between two pieces of one line, and where commas are.
+//! Spacing between two pieces of one line, and trailing commas.
 
 use super::regions::IndentRegions;
 use rsjsonnet_lang::token::STokenKind as S;
@@ -6,9 +6,9 @@ use rsjsonnet_lang::token::STokenKind as S;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
     Comment,
-    /// A quoted text.
+    /// A string literal.
     Text,
-    /// A name, a number, or a word that stands for a value.
+    /// A name, a number, or a keyword that stands for a value.
     Operand,
     Keyword,
     Operator,
@@ -22,13 +22,13 @@ pub(super) struct Piece {
     pub text: String,
     pub kind: PieceKind,
     pub start: usize,
-    /// Line breaks before it.
+    /// The number of line breaks before it.
     pub line_breaks: usize,
-    /// The bracket it is directly in.
+    /// The index of the enclosing bracket.
     pub outer: Option<usize>,
-    /// Of a closing bracket.
+    /// For a closing bracket: the index of its opening one.
     pub opener: Option<usize>,
-    /// Of an opening bracket.
+    /// For an opening bracket: the index of its closing one.
     pub closer: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Piece {
         matches!(self.kind, PieceKind::Text | PieceKind::Operand) || self.is_closer()
     }
 
-    /// As it is to be written: texts in single quotes where that needs no escapes.
+    /// The normalized text: string literals in single quotes where that needs no escapes.
     pub(super) fn normalized_text(&self) -> String {
         let inner = self.text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         match inner {
@@ -81,7 +81,7 @@ impl Piece {
         }
     }
 
-    /// The text without the choice of quotes.
+    /// The text without its quotes, so that the choice of quotes does not matter.
     pub(super) fn unquoted_text(&self) -> &str {
         let text = self.text.as_str();
         let plain = |quote: char| text.strip_prefix(quote).and_then(|t| t.strip_suffix(quote));
@@ -129,12 +129,12 @@ pub(super) fn kind_of(kind: S) -> PieceKind {
     }
 }
 
-/// The piece before `at` that is no comment.
+/// The last piece before `at` that is not a comment.
 fn previous_token(pieces: &[Piece], at: usize) -> Option<usize> {
     (0..at).rev().find(|at| pieces[*at].kind != PieceKind::Comment)
 }
 
-/// An operator with nothing on its left.
+/// Whether an operator has no left operand.
 fn is_unary(pieces: &[Piece], at: usize) -> bool {
     let signs = ["-", "+", "!", "~"];
     let piece = &pieces[at];
@@ -142,7 +142,7 @@ fn is_unary(pieces: &[Piece], at: usize) -> bool {
     piece.kind == PieceKind::Operator && signs.contains(&piece.text.as_str()) && alone
 }
 
-/// What stands between the piece before and this one, on the same line.
+/// The space between the previous piece and this one, on the same line.
 pub(super) fn space_before(
     pieces: &[Piece],
     at: usize,
@@ -181,13 +181,13 @@ pub(super) fn space_before(
     if tight { None } else { Some(" ") }
 }
 
-/// Whether a comma stands before a bracket that closes on the same line, where it says nothing.
+/// Whether a comma is redundant because the closing bracket is on the same line.
 pub(super) fn is_dropped_comma(pieces: &[Piece], at: usize) -> bool {
     let next = pieces.get(at + 1);
     pieces[at].is_mark(",") && next.is_some_and(|next| next.is_closer() && next.line_breaks == 0)
 }
 
-/// Whether a comma is missing behind the last thing before a bracket that closes on its own line.
+/// Whether a trailing comma is missing before a closing bracket on its own line.
 pub(super) fn wants_comma(pieces: &[Piece], at: usize) -> TrailingComma {
     let is_last = |closer: &usize| previous_token(pieces, *closer) == Some(at);
     let rest = pieces.iter().enumerate().skip(at + 1);
@@ -198,13 +198,15 @@ pub(super) fn wants_comma(pieces: &[Piece], at: usize) -> TrailingComma {
     let own_line = pieces[closer].line_breaks > 0;
     let is_empty = opener == at;
     let has_comma = pieces[at].is_mark(",");
-    match own_line && !is_empty && !has_comma && allows_trailing_comma(pieces, opener, closer) {
-        true => TrailingComma::Comma,
-        false => TrailingComma::Nothing,
+    if own_line && !is_empty && !has_comma && allows_trailing_comma(pieces, opener, closer) {
+        TrailingComma::Comma
+    } else {
+        TrailingComma::Nothing
     }
 }
 
-/// Lists, objects, arguments and parameters end with a comma; brackets around a value do not.
+/// Lists, objects, arguments and parameters may end with a comma; parentheses around a value may
+/// not.
 fn allows_trailing_comma(pieces: &[Piece], opener: usize, closer: usize) -> bool {
     let direct = |piece: &&Piece| piece.outer == Some(opener);
     let is_for = |piece: &Piece| piece.kind == PieceKind::Keyword && piece.text == "for";
@@ -217,7 +219,7 @@ fn allows_trailing_comma(pieces: &[Piece], opener: usize, closer: usize) -> bool
     match pieces[opener].text.as_str() {
         "{" => true,
         "(" => after_value || is_function,
-        // A computed name is the first thing of a member.
+        // A computed field name is at the beginning of a member.
         _ => {
             let in_object = pieces[opener].outer.is_some_and(|outer| pieces[outer].text == "{");
             let first = left.is_some_and(|left| left.is_mark("{") || left.is_mark(","));

@@ -1,36 +1,36 @@
-//! How much of the audit log one user may fill.
+//! Rate limit of the audit log: how much of it one user may fill.
 //!
-//! The log is forgotten by size, oldest first. So whoever asks for something often enough could
-//! push out of it what it, or another, did before. Every user has an allowance of bytes, which
-//! fills up again over the time that the log reaches back. Within it every request has a line of
-//! its own. Beyond it the first few of each kind in a minute have, and the rest is a number: a
-//! thousand resizes hide no token that was made between them.
+//! The log is trimmed by size, oldest first. So a user with enough requests could push out of it
+//! what that user, or another, did before. Every user has an allowance of bytes, which is refilled
+//! over the time that the log reaches back. Within it every request has a line of its own. Beyond
+//! it the first few of each kind in a minute have one, and the rest is a number: a thousand resizes
+//! hide no token that was made between them.
 //!
-//! The time is that of the log, so replicas come to the same lines. One that was started anew has
+//! The time is log time, so all replicas write the same lines. A replica that was restarted has
 //! full allowances again; it may write more than the others, and never less.
 //!
-//! Rejected: lines a minute for each user. A release that submits a thousand jobs would be counted,
-//! and somebody with a year of patience would not.
+//! Rejected: a number of lines a minute for each user. A release that submits a thousand jobs would
+//! be counted, and a user with a year of patience would not.
 
 use super::AuditLine;
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// Lines of one kind in a minute that whoever has used up its allowance still has.
+/// Lines of one kind in a minute that a user still has after using up its allowance.
 const MIN_LINES_PER_KIND: u64 = 8;
 const MINUTE: u64 = 60_000;
-/// What a line takes beside its texts.
+/// The bytes of a line besides its texts.
 const LINE_BYTES: u64 = 16;
-/// The verdict of lines that stand for many.
+/// The verdict of lines that summarise many requests.
 const COUNTED_VERDICT: &str = "counted";
-/// Who has an allowance: users, and the parts that run where tasks may break out. The cell's other
-/// parts are few, and strangers are counted elsewhere.
+/// The callers that have an allowance: users, and the parts that run where tasks may break out. The
+/// cell's other parts are few, and unauthenticated callers are counted elsewhere.
 const LIMITED_PREFIXES: [&str; 3] = ["user:", "agent:", "task:"];
 
 /// Allowances of all users.
 pub(super) struct Allowances {
     per_user: u64,
-    /// Over which an empty allowance is full again.
+    /// The time in which an empty allowance becomes full again.
     refill: Span,
     current_minute: u64,
     buckets: BTreeMap<String, TokenBucket>,
@@ -48,7 +48,7 @@ impl Allowances {
         Allowances { per_user, refill, current_minute: 0, buckets: BTreeMap::new() }
     }
 
-    /// What is written of these lines, and of those before that were counted.
+    /// The lines to write: those of `lines` within the allowance, and summaries of earlier ones.
     pub fn admit(&mut self, now: Time, lines: Vec<AuditLine>) -> Vec<AuditLine> {
         let mut written = self.take_summaries(now);
         for line in lines {
@@ -57,7 +57,7 @@ impl Allowances {
         written
     }
 
-    /// The numbers of the minute before, once it is over; whose allowance is full is forgotten.
+    /// The summaries of the minute before, once it is over; full allowances are dropped.
     fn take_summaries(&mut self, now: Time) -> Vec<AuditLine> {
         let mut sums = Vec::new();
         if now.0 / MINUTE == self.current_minute {
@@ -96,7 +96,7 @@ impl Allowances {
         *count = count.saturating_add(1);
         match (*count).checked_sub(MIN_LINES_PER_KIND) {
             None | Some(0) => Some(line),
-            // Said at once: the number itself may be lost with this process.
+            // Written at once: the number itself may be lost with this process.
             Some(1) => Some(AuditLine {
                 object: "from here on".into(),
                 verdict: COUNTED_VERDICT.into(),
@@ -111,7 +111,7 @@ impl TokenBucket {
     fn refill(&mut self, now: Time, most: u64, over: Span) {
         let elapsed = u128::from(now.since(self.refilled_at).0);
         let more = u128::from(most) * elapsed / u128::from(over.0.max(1));
-        // What is less than a byte is not lost: the time goes on from where it was.
+        // Fractions of a byte are not lost: the refill time stays where it was.
         if more == 0 {
             return;
         }
@@ -151,7 +151,8 @@ mod tests {
             let lines: Vec<AuditLine> = (0..100).map(|_| flood()).collect();
             written += all.admit(Time(second * 1000), lines).len();
         }
-        // The allowance, what comes back in ten minutes, and for each minute a few and two sums.
+        // The allowance, the refill of ten minutes, and for each minute a few lines and two
+        // summaries.
         assert!((100..=101 + 11 * 10).contains(&written), "{written} lines of 60000 requests");
         let now = Time(600_500);
         let rare = line("user:ann", "add_token", "t1 for user/ann");
@@ -179,7 +180,7 @@ mod tests {
         let beyond = rows(all.admit(Time(1), many(20)));
         assert_eq!(beyond.len(), MIN_LINES_PER_KIND as usize + 1);
         assert_eq!(beyond.last().unwrap(), "user:ann stop_job from here on counted");
-        // Half of the time, half of it; after a sum.
+        // Half of the time refills half of the allowance; after a summary.
         let later = rows(all.admit(Time(500_001), many(6)));
         assert_eq!(later[0], "user:ann stop_job 12 in one minute counted");
         assert_eq!(all.buckets["user:ann"].suppressed["stop_job"], 1);

@@ -1,12 +1,13 @@
-//! Usage of the whole cell on every replica, of the past and of this minute.
+//! Usage of the whole cell on every replica, both past and current.
 //!
-//! Agents tell what their tasks use to the replica that polls them, so each replica writes down its
-//! share. Once a minute it fetches from the others what they have written since
-//! (`cellwright_history`'s books), and that stays here whoever dies. What somebody has measured and
-//! not written yet is asked for when a query names `usage`, and put before it beside the tables;
-//! the others' part of it is good for a few seconds, so that a page of charts asks them once.
+//! Agents report what their tasks use to the replica that polls them, so each replica stores the
+//! usage of its agents. Once a minute it fetches from the others what they have written since (the
+//! tables of `cellwright_history`), and that stays here whichever replica dies. Usage that is
+//! measured and not written yet is requested when a query names `usage`, and is put beside the
+//! tables for it; the others' part of it is cached for a few seconds, so that a page of charts asks
+//! them once.
 //!
-//! Rejected: one replica that gathers for all. It would be asked for by all, could be any of them
+//! Rejected: one replica that collects for all. All others would ask it, it could be another one
 //! tomorrow, and the usage of a year would move with it.
 
 use super::{HistoryService, HistoryShared, WriterTask, lock};
@@ -20,34 +21,34 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Between two looks at what others wrote.
+/// Time between two fetches of what others wrote.
 pub(super) const FETCH_EVERY: Duration = Duration::from_secs(60);
-/// How long another replica may take to say so.
+/// How long another replica may take to answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long what the others said is good for queries.
+/// How long the answers of the others are cached for queries.
 const PEER_USAGE_TTL: Duration = Duration::from_secs(3);
-/// Rows of one answer.
+/// Maximum rows of one answer.
 const MAX_ROWS: usize = 20_000;
 
-/// What the others said to a query, and when they were asked.
+/// The answers of the others for a query, and when they were asked.
 pub(super) struct PeerUsage {
     at: Instant,
     rows: Vec<UsageRow>,
 }
 
-/// Whether a query is about the table `usage`: one that has it as a word. `usage_daily` is another,
-/// and has what is written alone.
+/// Whether a query is about the table `usage`, that is, has it as a word. `usage_daily` is another
+/// table, and only has what is written.
 pub(super) fn mentions_usage_table(sql: &str) -> bool {
     let of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
     sql.split(|c| !of_name(c)).any(|word| word.eq_ignore_ascii_case(USAGE.name))
 }
 
-/// The other replicas, and how they are asked.
+/// The other replicas, and how to call them.
 pub(super) type PeerList = (Arc<dyn Peers>, Vec<(NodeId, Peer)>);
 
 impl HistoryService {
-    /// Has agents' usage told to history, and history's to the other replicas. Before this, and
-    /// without it, a desk knows of events alone.
+    /// Connects agents' usage to history, and history's usage to the other replicas. Before this,
+    /// and without it, the service has events only.
     pub fn attach(&self, handle: &MasterHandle) {
         let (recorder, replicated) = (self.clone(), handle.replicated().clone());
         handle.set_usage_sink(Box::new(move |state, machine, usage, tenure| {
@@ -58,17 +59,19 @@ impl HistoryService {
             let desk = source.clone();
             Box::pin(async move { desk.usage_since(mark).await })
         }));
-        // Weakly: the replica holds this desk.
+        // A weak reference: the replica holds this service.
         drop(self.0.replica.set(Arc::downgrade(&handle.0)));
     }
 
-    /// What agents said to this replica, for another one that asks.
+    /// What agents reported to this replica, for another one that asks.
     async fn usage_since(&self, mark: UsageCursor) -> PastUsage {
-        // Before the book is read: what moves there meanwhile is told twice, and not left out.
+        // Taken before the tables are read: rows that move in between are returned twice rather
+        // than left out.
         let present = lock(&self.0.usage).windows.unwritten();
         let reader = self.0.reader.clone();
         let written = tokio::task::spawn_blocking(move || reader.usage_after(mark, MAX_ROWS)).await;
-        // A replica without a book, or one that cannot be read, has nothing to tell from it.
+        // A replica without tables, or with tables that cannot be read, has nothing to return from
+        // them.
         let nothing = UsageBatch { cursor: mark, ..UsageBatch::default() };
         PastUsage {
             written: written.ok().and_then(Result::ok).unwrap_or(nothing),
@@ -80,17 +83,17 @@ impl HistoryService {
     /// written and this replica has not fetched.
     pub(super) async fn unwritten_usage(&self) -> Vec<UsageRow> {
         let mut peer_usage = self.0.peer_usage.lock().await;
-        let others = match peer_usage.take().filter(|said| said.at.elapsed() < PEER_USAGE_TTL) {
+        let others = match peer_usage.take().filter(|cached| cached.at.elapsed() < PEER_USAGE_TTL) {
             Some(fresh) => fresh,
             None => PeerUsage { at: Instant::now(), rows: self.fetch_peer_usage().await },
         };
-        // After the others have answered: their word may have taken a while.
+        // After the others have answered, because their answers may have taken a while.
         let mut rows = lock(&self.0.usage).windows.unwritten();
         rows.extend_from_slice(&peer_usage.insert(others).rows);
         rows
     }
 
-    /// What the others have beyond what was fetched. Whoever does not answer leaves it out.
+    /// What the others have beyond what was fetched. Replicas that do not answer are left out.
     async fn fetch_peer_usage(&self) -> Vec<UsageRow> {
         let mut rows = Vec::new();
         let Some((peers, others)) = self.0.peers() else { return rows };
@@ -100,7 +103,7 @@ impl HistoryService {
         });
         for answer in join_all(calls).await {
             let Ok(Ok(PeerAnswer::PastUsage(peer_usage))) = answer else { continue };
-            // Where there is more these are the oldest, and the newest are missing: the keeper is
+            // Where there is more, these are the oldest, and the newest are missing: the writer is
             // fetching them.
             if !peer_usage.written.more {
                 rows.extend(peer_usage.written.rows);
@@ -112,13 +115,13 @@ impl HistoryService {
 }
 
 impl HistoryShared {
-    /// Whether what is left of the disk is the log's.
+    /// Whether the free space of the disk is reserved for the log.
     pub(super) fn is_disk_low(&self) -> bool {
         let parts = self.replica.get().and_then(Weak::upgrade);
         parts.is_some_and(|parts| parts.replica.disk_space().is_below_reserve())
     }
 
-    /// Who else there is, and how they are asked.
+    /// The other replicas, and how to call them.
     pub(super) fn peers(&self) -> Option<PeerList> {
         let parts = self.replica.get()?.upgrade()?;
         Some((parts.peers.clone(), parts.links.others()))
@@ -126,9 +129,9 @@ impl HistoryShared {
 }
 
 impl WriterTask {
-    /// Takes in what others wrote since the last time, if that is a while ago: one answer of each,
-    /// so that the log, and whoever stops this, wait for no more. Says whether some had more than
-    /// that; they alone are asked the next time. Whoever is away is asked again when it is time.
+    /// Merges what others wrote since the last fetch, if that is a while ago: one answer of each,
+    /// so that the log, and a stop, wait for no more. Returns whether some had more than that; only
+    /// they are asked the next time. Replicas that are down are asked again when it is time.
     pub(super) async fn fetch(&mut self, history: &mut History) -> Result<bool, HistoryError> {
         let due = self.fetched_at.is_none_or(|before| before.elapsed() >= FETCH_EVERY);
         if !due && self.peers_with_more.is_empty() {
@@ -148,7 +151,8 @@ impl WriterTask {
             };
             history.merge_batch(id, &peer_usage.written)?;
             lock(&self.shared.peer_marks).insert(id, peer_usage.written.cursor);
-            // More after nothing would be more for ever.
+            // A replica that keeps reporting more after empty answers would keep this going for
+            // ever.
             if peer_usage.written.more && !peer_usage.written.rows.is_empty() {
                 self.peers_with_more.insert(id);
             }

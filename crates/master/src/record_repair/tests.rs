@@ -1,4 +1,4 @@
-//! Numbers for what others tell, and how often they are asked.
+//! Numbers for the records of peers, and how often peers are asked.
 
 use super::*;
 use crate::segments::RetentionLimits;
@@ -9,7 +9,7 @@ fn hole(after: u64, until: u64, is_damage: bool) -> Hole {
     Hole { after, until, file: "audit/0".to_owned(), offset: 25, is_damage }
 }
 
-/// Numbers, times, and what a line at the end says is lost.
+/// Checks the numbers, the times, and what a line at the end reports as lost.
 fn check(hole: &Hole, record_count: u64, expected: (Vec<u64>, u64, Option<&str>)) {
     let sides = HoleNeighbours { after: 10, until: 90, at: Time(7) };
     let records = (0..record_count).map(|nth| (11 + nth, 1000 + nth, b"told".to_vec())).collect();
@@ -32,11 +32,11 @@ fn what_has_no_number_is_said_to_be_lost() {
     let refused = |count: u64| format!("refused_requests {count} of this replica");
     check(&hole(4, 8, true), 3, (vec![5, 6, 7], 1002, None));
     check(&hole(4, 8, true), 1, (vec![5, 7], 1000, Some(&refused(2))));
-    // The time is a neighbour's where nobody told of any.
+    // The time is a neighbour's where no peer had a record.
     check(&hole(4, 8, true), 0, (vec![7], 7, Some(&refused(3))));
     check(&hole(4, 8, true), 5, (vec![5, 6, 7], 1004, Some("requests 3 for want of numbers")));
     check(&hole(4, 6, true), 2, (vec![5], 1001, Some("requests 2 for want of numbers")));
-    // Numbers that a snapshot was given for entries that nobody asked for are nobody's.
+    // Numbers that a snapshot assigned to entries without requests belong to no record.
     check(&hole(4, 8, false), 1, (vec![5], 1000, None));
 }
 

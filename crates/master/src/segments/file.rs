@@ -1,5 +1,5 @@
-//! The bytes of a segment: its header, its records, the seal at its end, and the note beside the
-//! segments that says how far they had been synced.
+//! The file format of a segment: its header, its records, the seal at its end, and the sync mark
+//! beside the segments, which contains how far they had been synced.
 
 use super::Record;
 use cellwright_cell::time::Time;
@@ -15,7 +15,7 @@ pub(super) const SEGMENT_HEADER_LEN: usize = 25;
 const HEADER_BODY_LEN: usize = 17;
 /// A seal has no payload.
 pub(super) const SEAL_LEN: usize = HEADER_LEN + TRAILER_LEN;
-/// Beside the segments, and not as long as one's name.
+/// Stored beside the segments; its name is shorter than a segment's.
 pub(super) const SYNC_MARK_FILE: &str = "synced";
 
 /// Digits of a segment's name.
@@ -36,7 +36,7 @@ pub(super) fn header(after: u64, has_gap: bool) -> Vec<u8> {
 
 /// Whether something is missing before the segment `after`; nothing if the header is damaged.
 pub(super) fn read_header(disk: &dyn Disk, path: &str, after: u64) -> io::Result<Option<bool>> {
-    let bytes = match disk.read_at(path, 0, HEADER_LEN) {
+    let bytes = match disk.read_at(path, 0, SEGMENT_HEADER_LEN) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
@@ -57,13 +57,13 @@ pub(super) fn record(after: u64, offset: u64, record: &Record) -> io::Result<Vec
     frame.encode(FilePosition { file: after, offset })
 }
 
-/// The end of a segment that is complete: `last` is the last number that it speaks of.
+/// The seal of a complete segment; `last` is the last number that it covers.
 pub(super) fn seal(after: u64, offset: u64, last: u64) -> io::Result<Vec<u8>> {
     let frame = Frame { is_seal: true, number: last, time_millis: 0, payload: &[] };
     frame.encode(FilePosition { file: after, offset })
 }
 
-/// What the seal at the end of a file says.
+/// The last number in the seal at the end of a file.
 pub(super) fn read_seal(
     disk: &dyn Disk,
     path: &str,
@@ -76,7 +76,7 @@ pub(super) fn read_seal(
     Ok(frame.filter(|frame| frame.is_seal).map(|frame| frame.number))
 }
 
-/// What stands at a place of a segment.
+/// What is found at an offset of a segment.
 pub(super) enum ScanStep {
     Record {
         record: Record,
@@ -91,8 +91,8 @@ pub(super) enum ScanStep {
     },
 }
 
-/// Looks at `bytes`, which begin at `offset` of the segment, `time_millis` bytes in. Numbers grow: what
-/// does not exceed `last` is a frame of another time.
+/// Examines `bytes`, which begin at `offset` of the segment, `at` bytes in. Numbers increase: a
+/// frame with a number up to `last` is from an earlier use of the space.
 pub(super) fn scan_step(bytes: &[u8], after: u64, offset: u64, at: usize, last: u64) -> ScanStep {
     let position = |at: usize| FilePosition { file: after, offset: offset + at as u64 };
     let sound = |at: usize| {
@@ -115,7 +115,7 @@ pub(super) fn scan_step(bytes: &[u8], after: u64, offset: u64, at: usize, last: 
     ScanStep::Damage { next }
 }
 
-/// The record `time_millis` bytes into `bytes`, which begin at `offset`, and how many bytes it takes.
+/// The record `at` bytes into `bytes`, which begin at `offset`, and how many bytes it takes.
 pub(super) fn record_at(
     bytes: &[u8],
     after: u64,
@@ -132,7 +132,7 @@ pub(super) fn record_at(
     sound.then(|| (record(), frame.size()))
 }
 
-/// How many bytes the frame at the start of `bytes` says it takes.
+/// The length of the frame at the start of `bytes`, according to its header.
 pub(super) fn frame_size(bytes: &[u8]) -> u64 {
     let length = bytes.get(4..8).and_then(|length| length.try_into().ok());
     length.map_or(0, |length| {
@@ -143,12 +143,12 @@ pub(super) fn frame_size(bytes: &[u8]) -> u64 {
 /// How far the records had been synced, and what they covered by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SyncMark {
-    /// Which segment was the newest.
+    /// The segment that was the newest.
     pub after: u64,
     pub bytes: u64,
-    /// The last number.
+    /// The last number in it.
     pub last: u64,
-    /// Log index up to which everything had been taken down.
+    /// Log index up to which everything had been recorded.
     pub covered: u64,
 }
 
@@ -161,7 +161,8 @@ impl SyncMark {
         bytes
     }
 
-    /// Nothing where there is none, or one that does not read: then it vouches for nothing.
+    /// `None` where there is no mark, or one that does not read: then nothing is known to be
+    /// synced.
     pub(super) fn read(disk: &dyn Disk, path: &str) -> io::Result<Option<SyncMark>> {
         let bytes = match disk.read(path) {
             Ok(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! Holes in the list: what is known of them, and how they are filled.
+//! Holes in the record files: what is known of them, and how they are filled.
 
 use super::file::{self, SEGMENT_HEADER_LEN, SYNC_MARK_FILE, ScanStep, SyncMark};
 use super::{Hole, Record, Segment, Segments, SegmentsState};
@@ -9,12 +9,12 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillResult {
     Done,
-    /// The list changed meanwhile, or has more holes there: look again.
+    /// The list changed in the meantime, or has more holes there: try again.
     Retry,
 }
 
 impl Segments {
-    /// Puts damage on the list, once.
+    /// Adds damage to the list of holes, once.
     pub(super) fn note_damage(
         &self,
         state: &mut SegmentsState,
@@ -38,8 +38,8 @@ impl Segments {
         state.holes.sort_by_key(|hole| (hole.after, hole.offset));
     }
 
-    /// Numbers that are missing, oldest first: by damage, or because this replica went on from a
-    /// snapshot. What lies before everything that is kept is no hole.
+    /// Numbers that are missing, oldest first: because of damage, or because this replica continued
+    /// from a snapshot. Records before the oldest that is kept are no hole.
     #[must_use]
     pub fn holes(&self) -> Vec<Hole> {
         let state = self.lock();
@@ -57,12 +57,12 @@ impl Segments {
         holes
     }
 
-    /// Puts records into the holes of one segment, which is written anew. All of them at once, so
-    /// that no damage goes away with what it hid; `holes` are those of [`Segments::holes`] that
-    /// [`Segments::is_same_segment`] says belong together.
+    /// Puts records into the holes of one segment, which is rewritten. All holes are filled at
+    /// once, so that no damage is removed together with what it hid; `holes` are those of
+    /// [`Segments::holes`] that belong together according to [`Segments::is_same_segment`].
     ///
     /// # Errors
-    /// When the disk refuses; then everything is as it was.
+    /// When the disk fails; then everything is as it was.
     pub fn fill_inside(&self, holes: &[Hole], records: &[Record]) -> io::Result<FillResult> {
         let mut state = self.lock();
         let Some(at) = holes.first().and_then(|hole| self.segment_to_rewrite(&state, hole)) else {
@@ -81,7 +81,7 @@ impl Segments {
         let end = segment.sealed_at.unwrap_or(state.last);
         let is_all = |h: &Hole| h.after == segment.after && h.until > end && h.offset > 0;
         let mut all = match self.disk.read(&path) {
-            // Nothing of it is counted on: it is replaced by what others have.
+            // None of it is relied on: it is replaced by what peers have.
             Err(_) if holes.iter().any(is_all) => Vec::new(),
             read => sound_records(&read?, &segment),
         };
@@ -111,7 +111,7 @@ impl Segments {
         Ok(FillResult::Done)
     }
 
-    /// Whether what is missing belongs between two segments, neither of which need be touched.
+    /// Whether the missing records belong between two segments, neither of which need be touched.
     #[must_use]
     pub fn is_between(&self, hole: &Hole) -> bool {
         self.segment_before(&self.lock(), hole).is_some()
@@ -127,12 +127,12 @@ impl Segments {
         is_there.then_some(at)
     }
 
-    /// Puts records, and that there are no others up to `last`, at the start of a hole between two
-    /// segments. They become a segment of their own, so that a hole of any size is filled piece by
-    /// piece, and the writer never waits for the file.
+    /// Puts records at the start of a hole between two segments, and marks that there are no others
+    /// up to `last`. They become a segment of their own, so that a hole of any size is filled step
+    /// by step, and the writer never waits for the file.
     ///
     /// # Errors
-    /// When the disk refuses; then everything is as it was.
+    /// When the disk fails; then everything is as it was.
     pub fn fill_between(
         &self,
         hole: &Hole,
@@ -146,11 +146,11 @@ impl Segments {
         }
         let (bytes, fresh) = encode_segment(&Segment::new(hole.after, false), records, Some(last))?;
         let path = self.path(hole.after);
-        // Should this be as far as it gets, it is found there by the next start.
+        // If it gets no further than this, the next start finds the file there.
         self.disk.write_atomic(&path, &bytes)?;
         let mut state = self.lock();
         let Some(at) = self.segment_before(&state, hole) else {
-            // The oldest segments were forgotten meanwhile, up to here or further.
+            // The oldest segments were removed in the meantime, up to here or further.
             if state.segments.iter().all(|segment| segment.after != hole.after) {
                 self.disk.remove(&path)?;
             }
@@ -166,7 +166,7 @@ impl Segments {
         Ok(FillResult::Done)
     }
 
-    /// The records on both sides of a hole, looked for from there and not from the oldest on.
+    /// The records on both sides of a hole, searched from there and not from the oldest on.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -175,7 +175,7 @@ impl Segments {
         let mut before = None;
         for segment in list.iter().rev().filter(|segment| segment.after < hole.after) {
             let records = match self.disk.read(&self.path(segment.after)) {
-                // Forgotten meanwhile, and all before it.
+                // Removed in the meantime, with all segments before it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 read => sound_records(&read?, segment),
             };
@@ -188,7 +188,7 @@ impl Segments {
         Ok((before, next))
     }
 
-    /// How large a segment becomes before the next is begun.
+    /// The size at which the next segment is begun.
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
         self.retention.segment_bytes
@@ -209,7 +209,7 @@ impl Segments {
         Ok(None)
     }
 
-    /// Whether two holes are of one segment and are to be filled together.
+    /// Whether two holes are in one segment and must be filled together.
     #[must_use]
     pub fn is_same_segment(&self, first: &Hole, other: &Hole) -> bool {
         let state = self.lock();
@@ -220,11 +220,11 @@ impl Segments {
                 && self.segment_to_rewrite(&state, first) == self.segment_to_rewrite(&state, other))
     }
 
-    /// Goes back to before the first damage behind `from`, because everything after `from` is
-    /// about to be appended once more.
+    /// Goes back to before the first damage behind `from`, because everything after `from` is about
+    /// to be appended once more.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the disk fails.
     pub fn rewind(&self, from: u64) -> io::Result<()> {
         let mut state = self.lock();
         let Some(hole) = state.holes.iter().find(|hole| hole.after >= from).cloned() else {
@@ -236,7 +236,7 @@ impl Segments {
         let after = state.segments[at].after;
         let offset = hole.offset.max(SEGMENT_HEADER_LEN as u64);
         let covered = state.synced.map_or(0, |synced| synced.covered).min(hole.after);
-        // First: what is removed below must not be missed after a crash.
+        // Written first: what is removed below must not appear lost after a crash.
         let synced = SyncMark { after, bytes: offset, last: hole.after, covered };
         self.disk.write_atomic(&format!("{}/{SYNC_MARK_FILE}", self.dir), &synced.encode())?;
         state.synced = Some(synced);
@@ -265,9 +265,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Reads the segment that comes after this number, or the first one after it, and puts damage
-    /// on the list. Says where to go on; nothing after the last one. A segment that the disk does
-    /// not give back is a hole as a whole.
+    /// Scrubs the segment that comes after this number, or the first one after it, and adds damage
+    /// to the list of holes. Returns where to continue; nothing after the last one. A segment that
+    /// the disk cannot read is a hole as a whole.
     pub fn scrub(&self, from: u64) -> Option<u64> {
         let (segment, rewritten) = {
             let state = self.lock();
@@ -278,7 +278,7 @@ impl Segments {
         let path = self.path(segment.after);
         let header = file::read_header(&*self.disk, &path, segment.after);
         let (header, bytes) = match header.and_then(|ok| Ok((ok, self.disk.read(&path)?))) {
-            // Forgotten meanwhile.
+            // Removed in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return next,
             Err(error) => {
                 self.note_unreadable(&segment, &error);
@@ -313,7 +313,7 @@ impl Segments {
         let mut state = self.lock();
         let Some(now) = state.segments.iter().find(|s| s.after == segment.after) else { return };
         let until = now.sealed_at.unwrap_or(state.last) + 1;
-        // Whatever else was wrong inside it is part of this.
+        // Any other damage inside it is part of this hole.
         state.holes.retain(|hole| hole.file != file || hole.offset == 0);
         self.note_damage(
             &mut state,
@@ -324,8 +324,8 @@ impl Segments {
         );
     }
 
-    /// Which segment is to be written anew to fill a hole: that with the damage, or the one before
-    /// what is missing.
+    /// The segment that is rewritten to fill a hole: the one with the damage, or the one before the
+    /// missing records.
     fn segment_to_rewrite(&self, state: &SegmentsState, hole: &Hole) -> Option<usize> {
         if hole.is_damage && hole.offset > 0 {
             return state.segments.iter().position(|segment| self.path(segment.after) == hole.file);
@@ -334,7 +334,7 @@ impl Segments {
     }
 }
 
-/// Everything of a segment that reads.
+/// All records of a segment that read.
 fn sound_records(bytes: &[u8], segment: &Segment) -> Vec<Record> {
     let (mut records, mut at, mut last) = (Vec::new(), SEGMENT_HEADER_LEN, segment.after);
     while at < bytes.len() {
@@ -351,7 +351,7 @@ fn sound_records(bytes: &[u8], segment: &Segment) -> Vec<Record> {
     records
 }
 
-/// A segment of these records, and what is to be remembered of it.
+/// Encodes a segment of these records, with the metadata to keep in memory.
 fn encode_segment(
     segment: &Segment,
     records: &[Record],

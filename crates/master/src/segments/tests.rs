@@ -1,4 +1,4 @@
-//! Torn tails, duplicates, bounds, gaps, damage and its repair, on real files.
+//! Torn tails, duplicates, retention limits, gaps, damage and its repair, on real files.
 
 use super::*;
 use crate::testing::TempFolder;
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 const KEEP: RetentionLimits =
     RetentionLimits { segment_bytes: 200, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
-/// Everything in one segment.
+/// Keeps everything in one segment.
 const KEEP_ONE_SEGMENT: RetentionLimits = RetentionLimits { segment_bytes: 1 << 20, ..KEEP };
-/// Of every record here but those of two digits, which have one more.
+/// The size of every record here except those with two digits, which have one more byte.
 const RECORD_SIZE: usize = HEADER_LEN + TRAILER_LEN + b"record 1".len();
 
 fn open(folder: &TempFolder, keep: RetentionLimits) -> (Segments, OpenReport) {
@@ -30,12 +30,12 @@ fn payload(number: u64) -> Vec<u8> {
 }
 
 fn numbers(log: &Segments, from: u64) -> (Vec<u64>, bool) {
-    let stretch = log.read_from(from, usize::MAX).unwrap();
-    for record in &stretch.records {
+    let batch = log.read_from(from, usize::MAX).unwrap();
+    for record in &batch.records {
         assert_eq!(record.payload, payload(record.number));
         assert_eq!(record.at, Time(record.number * 10));
     }
-    (stretch.records.iter().map(|record| record.number).collect(), stretch.has_gap)
+    (batch.records.iter().map(|record| record.number).collect(), batch.has_gap)
 }
 
 fn files(folder: &TempFolder) -> Vec<PathBuf> {
@@ -46,7 +46,7 @@ fn files(folder: &TempFolder) -> Vec<PathBuf> {
     files
 }
 
-/// Everything a reader gets, from the first number to the last, and how many gaps it was told of.
+/// Everything a reader gets, from the first number to the last, and how many gaps it met.
 fn read_all(log: &Segments) -> (Vec<u64>, usize) {
     let (mut found, mut gaps, mut from) = (Vec::new(), 0, 1);
     loop {
@@ -63,11 +63,11 @@ fn records(numbers: impl IntoIterator<Item = u64>) -> Vec<Record> {
     numbers.into_iter().map(record).collect()
 }
 
-/// Fills every hole as another replica would that has everything up to `count`.
+/// Fills every hole as a replica that has everything up to `count` would.
 fn fill_holes(log: &Segments, count: u64) {
     while let Some(first) = log.holes().first().cloned() {
         if log.is_between(&first) {
-            // In pieces of three numbers.
+            // In steps of three numbers.
             let last = (first.after + 3).min(first.until - 1);
             let some = records(first.after + 1..=last.min(count));
             assert_eq!(log.fill_between(&first, &some, last).unwrap(), FillResult::Done);
@@ -145,16 +145,16 @@ fn a_flipped_bit_costs_one_record_and_is_a_gap_wherever_it_is() {
     drop(log);
     let file = files(&folder).pop().unwrap();
     let whole = std::fs::read(&file).unwrap();
-    // One bit of every byte, each of the eight in turn.
+    // One bit of every byte, each of the eight bits in turn.
     for bit in (0..whole.len()).map(|at| at * 8 + at % 8) {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&file, &damaged).unwrap();
         let (log, found) = open(&folder, KEEP_ONE_SEGMENT);
-        let hit = (bit / 8).checked_sub(HEADER_LEN).map(|at| (at / RECORD_SIZE) as u64 + 1);
+        let hit = (bit / 8).checked_sub(SEGMENT_HEADER_LEN).map(|at| (at / RECORD_SIZE) as u64 + 1);
         let left: Vec<u64> = (1..=5).filter(|number| Some(*number) != hit).collect();
         match hit {
-            // Nothing sound follows, and still it is no torn write: it had been synced.
+            // Nothing sound follows, and still it is no torn write, because it had been synced.
             Some(5) => {
                 assert_eq!((found.lost, read_all(&log)), (Some(5), (left, 0)), "bit {bit}");
                 log.skip_to(5).unwrap();
@@ -166,12 +166,12 @@ fn a_flipped_bit_costs_one_record_and_is_a_gap_wherever_it_is() {
             }
             Some(number) => {
                 assert_eq!(read_all(&log), (left, 1), "bit {bit}");
-                let offset = HEADER_LEN + (number as usize - 1) * RECORD_SIZE;
+                let offset = SEGMENT_HEADER_LEN + (number as usize - 1) * RECORD_SIZE;
                 let hole = log.holes().remove(0);
                 assert_eq!((hole.after, hole.until), (number - 1, number + 1), "bit {bit}");
                 assert_eq!((hole.offset, hole.is_damage), (offset as u64, true));
                 drop(log);
-                // It is neither forgotten nor grown by the next start.
+                // The next start neither drops nor extends it.
                 let (log, _) = open(&folder, KEEP_ONE_SEGMENT);
                 assert_eq!(log.holes(), [hole]);
                 fill_holes(&log, 5);
@@ -205,7 +205,7 @@ fn what_had_been_synced_is_missed_wherever_the_file_is_cut() {
     for left in 0..whole.len() {
         std::fs::write(&file, &whole[..left]).unwrap();
         let (log, found) = open(&folder, KEEP_ONE_SEGMENT);
-        let kept = (left.saturating_sub(HEADER_LEN) / RECORD_SIZE) as u64;
+        let kept = (left.saturating_sub(SEGMENT_HEADER_LEN) / RECORD_SIZE) as u64;
         assert_eq!(read_all(&log).0, (1..=kept).collect::<Vec<_>>(), "cut at {left}");
         assert_eq!(found.lost, (kept < 4).then_some(4), "cut at {left}");
         assert_eq!(found.covered, if kept < 4 { 0 } else { 4 }, "cut at {left}");
@@ -265,11 +265,11 @@ fn a_segment_that_the_disk_does_not_give_back_hides_no_other_damage() {
     let log = log_with_records(&folder, KEEP, 30);
     log.sync(30).unwrap();
     let names = files(&folder);
-    // Every read of it fails, for root too.
+    // Every read of it fails, even for root.
     std::fs::remove_file(&names[1]).unwrap();
     std::fs::create_dir(&names[1]).unwrap();
     let mut bytes = std::fs::read(&names[3]).unwrap();
-    bytes[HEADER_LEN + HEADER_LEN] ^= 1;
+    bytes[SEGMENT_HEADER_LEN + HEADER_LEN] ^= 1;
     std::fs::write(&names[3], bytes).unwrap();
     let (mut from, mut segments_read) = (Some(0), 0);
     while let Some(at) = from {
@@ -325,7 +325,7 @@ fn a_large_hole_is_filled_by_segments_of_its_own() {
     assert_eq!(log.fill_between(&hole, &records(6..=9), 9).unwrap(), FillResult::Retry);
     assert_eq!(read_all(&log), ((1..=20).chain([41]).collect(), 1));
     drop(log);
-    // Found again where a crash left it.
+    // The next start finds it where a crash left it.
     let (log, _) = open(&folder, KEEP);
     assert_eq!(read_all(&log), ((1..=20).chain([41]).collect(), 1));
     assert_eq!(fill(&log, 21, 40), FillResult::Done);
@@ -345,7 +345,7 @@ fn the_records_around_a_hole_are_found_from_it() {
     let log = log_with_records(&folder, KEEP, 20);
     log.skip_to(30).unwrap();
     log.append(31, Time(310), &payload(31)).unwrap();
-    // What lies far before it is not read.
+    // Records far before it are not read.
     let oldest = files(&folder).remove(0);
     std::fs::remove_file(&oldest).unwrap();
     std::fs::create_dir(&oldest).unwrap();
@@ -359,8 +359,8 @@ fn two_holes_of_a_segment_are_filled_together_or_not_at_all() {
     drop(log_with_records(&folder, KEEP_ONE_SEGMENT, 7));
     let file = files(&folder).pop().unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[HEADER_LEN + RECORD_SIZE + HEADER_LEN] ^= 1;
-    bytes[HEADER_LEN + 4 * RECORD_SIZE + HEADER_LEN] ^= 1;
+    bytes[SEGMENT_HEADER_LEN + RECORD_SIZE + HEADER_LEN] ^= 1;
+    bytes[SEGMENT_HEADER_LEN + 4 * RECORD_SIZE + HEADER_LEN] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let (log, _) = open(&folder, KEEP_ONE_SEGMENT);
     assert_eq!(read_all(&log), (vec![1, 3, 4, 6, 7], 2));
@@ -382,7 +382,7 @@ fn what_the_log_tells_again_is_written_again_from_the_damage_on() {
     drop(log);
     let file = files(&folder).remove(2);
     let mut bytes = std::fs::read(&file).unwrap();
-    bytes[HEADER_LEN + RECORD_SIZE] ^= 1;
+    bytes[SEGMENT_HEADER_LEN + RECORD_SIZE] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let (log, _) = open(&folder, KEEP);
     let mut from = Some(0);

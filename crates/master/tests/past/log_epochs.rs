@@ -1,5 +1,5 @@
-//! A cell restored from a checkpoint and the one it replaces, should a replica of that one still
-//! run: same names, same ids, same certificates, and yet two logs.
+//! A cell restored from a checkpoint and the cell it replaces, when a replica of the old one still
+//! runs: same names, same ids, same certificates, and yet two logs.
 
 use crate::support::{BareStateMachine, TempFolder};
 use crate::versions::{settings, start_master};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 
-/// Hands on what a replica says to others, and answers nothing.
+/// Records what a replica sends to others, and answers nothing.
 struct RecordingTransport(mpsc::UnboundedSender<RaftCall>);
 
 impl Transport for RecordingTransport {
@@ -35,7 +35,7 @@ fn empty() -> View {
 #[tokio::test]
 async fn a_restored_cell_takes_no_part_in_the_log_of_the_one_before() {
     let (before, after, fresh) = (TempFolder::new(), TempFolder::new(), TempFolder::new());
-    // One of two that were, asking the other for its vote.
+    // One of the two old replicas, asking the other for its vote.
     let (sender, mut calls) = mpsc::unbounded_channel();
     let kept = BareStateMachine(Arc::new(Mutex::new(empty())));
     let disk = Arc::new(RealDisk::open(&before.0).unwrap());
@@ -59,7 +59,7 @@ async fn a_restored_cell_takes_no_part_in_the_log_of_the_one_before() {
     assert!(matches!(answer, PeerAnswer::Raft(_)), "its own replicas are heard: {answer:?}");
     restored.stop().await;
 
-    // A replica that holds nothing has not chosen yet.
+    // A replica that holds nothing belongs to no log yet.
     let joining = start_master(&fresh.0).await.unwrap();
     let answer = joining.handle().handle_peer_call(Some("m2"), raft_call(log_epoch)).await;
     assert!(matches!(answer, PeerAnswer::Raft(_)), "{answer:?}");

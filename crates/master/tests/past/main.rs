@@ -1,5 +1,5 @@
-//! The past of a cell from a replica's files, while it runs and after it stopped, and files that
-//! another version wrote.
+//! Log replay from a replica's files, while it runs and after it stopped, and files that another
+//! version wrote.
 
 mod log_epochs;
 mod replay;

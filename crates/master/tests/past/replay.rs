@@ -1,4 +1,4 @@
-//! Any moment again, how far back it goes, and what stands in the log.
+//! Rebuilding any past state, how far back that goes, and what the log contains.
 
 use crate::support::{Cell, TempFolder, hash};
 use cellwright_cell::command::{Actor, Command, Entry, Request};
@@ -23,13 +23,13 @@ fn entries(past: &LogReplayer, from: u64, to: u64) -> Vec<ReplayedEntry> {
     found
 }
 
-/// Done and refused, where that is known.
+/// The numbers of accepted and rejected requests, where they are known.
 fn verdicts(placed: &ReplayedEntry) -> Option<(usize, usize)> {
     let ReplayedContent::Requests { verdicts: Some(verdicts), .. } = &placed.content else {
         return None;
     };
-    let refused = verdicts.iter().filter(|verdict| verdict.is_err()).count();
-    Some((verdicts.len() - refused, refused))
+    let rejected = verdicts.iter().filter(|verdict| verdict.is_err()).count();
+    Some((verdicts.len() - rejected, rejected))
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn any_index_and_any_time_can_be_had_again_while_the_replica_runs() {
             assert_eq!(hash(&by_time.view), *expected);
         }
     }
-    // A single voter agrees with itself.
+    // A single voter has committed everything it has.
     assert_eq!(past.committed_end(), past.next());
     let end = past.state_at(None).unwrap();
     assert_eq!(hash(&end.view), hash(&cell.view()));
@@ -65,7 +65,7 @@ async fn any_index_and_any_time_can_be_had_again_while_the_replica_runs() {
     cell.replica.shutdown().await;
 }
 
-/// Small enough for the log to forget.
+/// Small enough for the log to be purged.
 fn small_log_config() -> StoreConfig {
     StoreConfig {
         segment_bytes: 600,
@@ -75,7 +75,7 @@ fn small_log_config() -> StoreConfig {
     }
 }
 
-/// A cell whose log begins after its beginning, with a checkpoint of entry 5.
+/// A cell whose log has lost its first entries, with a checkpoint of entry 5.
 async fn cell_with_purged_log(dir: &Path) -> Cell {
     let mut cell = Cell::start(dir, small_log_config()).await;
     for number in 1..=30 {
@@ -101,12 +101,12 @@ async fn what_the_log_no_longer_reaches_is_refused_with_how_far_it_does() {
     let past = LogReplayer::open(&folder.0, None).unwrap();
     let (entry_20, view_at_20) = cell.after[19];
     assert!(past.first() > 0 && past.first() < entry_20);
-    // From the log's own snapshot on.
+    // Replayed from the log's own snapshot.
     let base = past.state_at(Some(ReplayTarget::Index(entry_20))).unwrap();
     assert_eq!((hash(&base.view), base.base), (view_at_20, ReplayBase::Snapshot(entry_20)));
     let later = past.state_at(Some(ReplayTarget::Time(Time(275)))).unwrap();
     assert_eq!((hash(&later.view), later.entries), (cell.after[26].1, 7));
-    // Before it, exactly what was saved and nothing after.
+    // Before that snapshot: exactly what was saved and nothing after.
     let saved = past.state_at(Some(ReplayTarget::Index(cell.after[4].0))).unwrap();
     assert_eq!((hash(&saved.view), saved.entries), (cell.after[4].1, 0));
     assert_eq!(
@@ -123,7 +123,7 @@ async fn what_the_log_no_longer_reaches_is_refused_with_how_far_it_does() {
         let LogReplayError::BeforeStart { first, reach, .. } = error else { panic!("{error}") };
         assert_eq!((first, reach), (past.first(), Some((entry_20, Time(200)))));
     }
-    // Entries before the snapshot are there, without a state to judge them by.
+    // Entries before the snapshot are listed, without a state to compute verdicts from.
     let all = entries(&past, 0, u64::MAX);
     assert_eq!(all[0].index, past.first());
     let with_verdict = all.iter().filter(|placed| verdicts(placed).is_some());
@@ -137,7 +137,7 @@ async fn an_older_checkpoint_reaches_further_back_and_one_of_another_past_is_ref
     let cell = cell_with_purged_log(&folder.0).await;
     cell.replica.shutdown().await;
     let first = LogReplayer::open(&folder.0, None).unwrap().first();
-    // A state from just before the log begins, kept somewhere else.
+    // A state from just before the first entry of the log, kept elsewhere.
     let position = cell.after.iter().rposition(|(index, _)| *index < first).unwrap();
     let mut before = LogReplayer::open(&folder.0, None).unwrap().state_at(None).unwrap().view;
     before.state = State::default();
@@ -155,7 +155,7 @@ async fn an_older_checkpoint_reaches_further_back_and_one_of_another_past_is_ref
     let replayed = past.state_at(Some(ReplayTarget::Index(index))).unwrap();
     assert_eq!(replayed.base, ReplayBase::Checkpoint(elsewhere.clone()));
     assert_eq!(hash(&replayed.view), expected);
-    // The same index of another term is another cell's, or a replaced entry's.
+    // The same index with another term is of another cell, or of a replaced entry.
     let other = View { index, term: 99, ..before };
     checkpoint::write(&other, &elsewhere).unwrap();
     let refused = LogReplayer::open(&folder.0, Some(&elsewhere)).err().unwrap();

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A folder of its own, gone with the test.
+/// A temporary folder, removed with the test.
 pub struct TempFolder(pub PathBuf);
 
 impl TempFolder {
@@ -91,7 +91,7 @@ impl Cell {
         Cell { replica, machine, after: Vec::new() }
     }
 
-    /// One entry of two requests, of which the second is refused. Entry `n` is of time `10 n`.
+    /// Adds one entry of two requests, of which the second is rejected. Entry `n` has time `10 n`.
     pub async fn add(&mut self) -> u64 {
         let number = self.after.len() as u64 + 1;
         let user = |name: String| Command::AddUser { name: Name::new(&name).unwrap() };

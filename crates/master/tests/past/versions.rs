@@ -1,5 +1,5 @@
-//! Files and replicas of other versions: older ones are read, newer ones refused by name with what
-//! to do, and nothing of theirs is cut, removed or skipped.
+//! Files and replicas of other versions: older ones are read, newer ones are rejected by name with
+//! what to do, and nothing of theirs is cut, removed or skipped.
 
 use crate::support::{BareStateMachine, Cell, NoPeers, TempFolder, hash};
 use cellwright_cell::command::Entry;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The same value as a build of another format would have sealed it.
+/// The same value as a build of another format would have written it.
 fn with_format(format: u16, mut bytes: Vec<u8>) -> Vec<u8> {
     let (checksum, header) = (15, encode::HEADER);
     bytes[5..7].copy_from_slice(&format.to_le_bytes());
@@ -94,7 +94,7 @@ fn an_entry_that_does_not_decode_stops_the_replica_too() {
     let mut machine = CellStateMachine(replicated.clone());
     let entry = encode::save_entry(&Entry { now: Time(5), requests: vec![] });
     machine.apply(3, 1, &entry);
-    // As an entry of another build of the same format would look: whole, and of other fields.
+    // An entry of another build of the same format: whole, but with other fields.
     let mut longer = entry.clone();
     longer.push(0);
     let length = (longer.len() - encode::HEADER) as u64;
@@ -106,7 +106,7 @@ fn an_entry_that_does_not_decode_stops_the_replica_too() {
     assert!(stop_reason.len() == 1 && stop_reason[0].starts_with(expected), "{stop_reason:?}");
 }
 
-/// A machine whose snapshots are of a newer format.
+/// A state machine whose snapshots are of a newer format.
 struct NewerStateMachine(BareStateMachine);
 
 impl StateMachine for NewerStateMachine {
@@ -192,7 +192,7 @@ async fn data_dir_text() -> String {
     text
 }
 
-/// Makes the directory again; returns the hash of its state.
+/// Writes the directory from the text; returns the hash of its state.
 fn write_data_dir(text: &str, dir: &Path) -> u64 {
     let mut lines = text.lines();
     let hash = lines.next().and_then(|line| line.strip_prefix("hash ")).unwrap();
@@ -215,7 +215,7 @@ fn write_data_dir(text: &str, dir: &Path) -> u64 {
 }
 
 /// The directory was written by the first build of these formats. When one of them changes before
-/// the first release, `UPDATE_WIRE=1` writes it anew; after that, an upgrade is needed instead.
+/// the first release, `UPDATE_WIRE=1` regenerates it; after that, an upgrade is needed instead.
 #[tokio::test]
 async fn a_data_directory_of_the_first_build_is_read_and_goes_on() {
     if std::env::var_os("UPDATE_WIRE").is_some() {

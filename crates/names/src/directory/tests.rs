@@ -1,4 +1,4 @@
-//! The directory against the state it was folded from, in the small and at random.
+//! The directory against the state it was folded from, in small cases and at random.
 
 use super::*;
 use crate::testing::{Cell, job, key, machine, name};
@@ -27,7 +27,7 @@ fn a_record_comes_with_the_start_and_goes_with_the_order_to_stop() {
     let ports = &cell.directory.job(&key("web")).unwrap()[&0].ports;
     assert_eq!(ports, cell.state.tasks().get(cell.task("web", 0)).unwrap().ports());
     assert_eq!(ports.len(), 1);
-    let size = |healthy, ill| JobSize { tasks: 2, healthy, unhealthy: ill };
+    let size = |healthy, unhealthy| JobSize { tasks: 2, healthy, unhealthy };
     assert_eq!(job_size(&cell.state, &key("web")), size(2, 0));
     assert!(cell.report(cell.task("web", 0), Observed::Unhealthy));
     assert_eq!(directory_entries(&cell), [at(1, "10.0.0.2")]);
@@ -148,24 +148,24 @@ fn apply_step(cell: &mut Cell, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// After every entry the fold equals the state looked at afresh, and no task that is dead,
-    /// stopping, unhealthy or out of reach has a record.
+    /// After every entry the fold equals a directory rebuilt from the state, and no task that is
+    /// dead, stopping, unhealthy or unreachable has a record.
     #[test]
     fn the_fold_equals_the_state(steps in prop::collection::vec(step(), 1..80)) {
         let mut cell = Cell::with_machines(3);
         for step in &steps {
             apply_step(&mut cell, step);
-            let afresh = Directory::from_state(&cell.state, cell.index);
-            prop_assert_eq!(&cell.directory, &afresh, "after {:?}", step);
+            let rebuilt = Directory::from_state(&cell.state, cell.index);
+            prop_assert_eq!(&cell.directory, &rebuilt, "after {:?}", step);
             for name in JOBS {
                 let none = BTreeMap::new();
                 let followed = cell.directory.job(&key(name)).unwrap_or(&none);
                 prop_assert_eq!(&endpoints_of(&cell.state, &key(name)), followed);
-                let told = cell.directory.job_status(&key(name)).map(|roll| roll.size());
+                let size = cell.directory.job_status(&key(name)).map(|status| status.size());
                 let job = cell.state.job_named(&key(name)).and_then(|id| cell.state.jobs().get(id));
                 let alive = job.is_some_and(|job| !job.is_dead());
                 let counted = alive.then(|| job_size(&cell.state, &key(name)));
-                prop_assert_eq!(told, counted);
+                prop_assert_eq!(size, counted);
             }
             for (key, tasks) in cell.directory.jobs() {
                 for (index, endpoint) in tasks {

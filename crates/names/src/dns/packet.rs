@@ -1,5 +1,5 @@
-//! One packet in, one packet out, without a socket between: what the server does with any bytes
-//! that reach it, for those who throw bytes at it. No asker has an allowance here.
+//! One packet in, one packet out, without sockets: the server's behaviour on arbitrary bytes, for
+//! fuzzing. No rate limit applies here.
 
 use super::{Handler, SharedHandler};
 use crate::shared_directory::SharedDirectory;
@@ -25,11 +25,11 @@ impl PacketServer {
         PacketServer(SharedHandler(Arc::new(handler)))
     }
 
-    /// What is sent back; nothing for what the library takes for no packet of DNS.
+    /// The response; `None` for bytes that the library does not accept as a DNS packet.
     pub async fn answer(&self, packet: &[u8], over_tcp: bool) -> Option<Vec<u8>> {
         let protocol = if over_tcp { Protocol::Tcp } else { Protocol::Udp };
-        let asker = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
-        let request = Request::from_bytes(packet.to_vec(), asker, protocol).ok()?;
+        let client = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
+        let request = Request::from_bytes(packet.to_vec(), client, protocol).ok()?;
         let sent = CapturedResponse::default();
         self.0.handle_request::<_, TokioTime>(&request, sent.clone()).await;
         sent.0.lock().unwrap_or_else(PoisonError::into_inner).take()

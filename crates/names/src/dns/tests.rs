@@ -1,5 +1,5 @@
-//! Questions over real sockets on loopback, asked by a DNS client and, where a client would hide
-//! what matters, in bytes.
+//! Queries over real sockets on loopback, made by a DNS client and, where a client would hide what
+//! matters, as bytes.
 
 use super::*;
 use crate::testing::{Cell, job, key, name};
@@ -21,11 +21,11 @@ async fn serve(cell: &Cell) -> (DnsServer, SharedDirectory) {
     serve_with(cell, MAX_ANSWERS_PER_SECOND).await
 }
 
-async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, SharedDirectory) {
+async fn serve_with(cell: &Cell, max_answers: u32) -> (DnsServer, SharedDirectory) {
     let names = SharedDirectory::default();
     names.reset(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
-    let handler = Handler::new(names.clone(), zone, allowance, Box::new(|| false));
+    let handler = Handler::new(names.clone(), zone, max_answers, Box::new(|| false));
     let server = DnsServer::start_with(LOOPBACK, handler, Supervisor::default()).await;
     (server.unwrap(), names)
 }
@@ -38,7 +38,7 @@ async fn udp(server: &DnsServer) -> Client<TokioRuntimeProvider> {
     client
 }
 
-async fn ask(
+async fn query(
     client: &mut Client<TokioRuntimeProvider>,
     text: &str,
     kind: RecordType,
@@ -52,7 +52,7 @@ async fn over_tcp(server: &DnsServer, text: &str) -> DnsResponse {
     let (mut client, background) =
         Client::<TokioRuntimeProvider>::new(stream.await.unwrap(), sender);
     tokio::spawn(background);
-    ask(&mut client, text, RecordType::SRV).await
+    query(&mut client, text, RecordType::SRV).await
 }
 
 fn answer_texts(response: &DnsResponse) -> Vec<String> {
@@ -79,10 +79,10 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     let (server, names) = serve(&cell).await;
     let mut client = udp(&server).await;
     let web = "Web.ADA.main.cell.internal.";
-    let mut found = answer_texts(&ask(&mut client, web, RecordType::A).await);
+    let mut found = answer_texts(&query(&mut client, web, RecordType::A).await);
     found.sort();
     assert_eq!(found, ["10.0.0.1", "10.0.0.2"]);
-    let srv_answer = ask(&mut client, "1.web.ada.main.cell.internal.", RecordType::SRV).await;
+    let srv_answer = query(&mut client, "1.web.ada.main.cell.internal.", RecordType::SRV).await;
     let port = cell.directory.job(&key("web")).unwrap()[&1].ports[0];
     assert_eq!(answer_texts(&srv_answer), [format!("0 1 {port} 1.web.ada.main.cell.internal.")]);
     assert!(srv_answer.answers.iter().all(|record| record.ttl <= 5), "promised");
@@ -90,19 +90,19 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     assert!(srv_answer.metadata.authoritative);
     assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
     names.reset(&cell.state, cell.index);
-    assert_eq!(answer_texts(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
+    assert_eq!(answer_texts(&query(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
     let task_name = "1.web.ada.main.cell.internal.";
-    let gone = ask(&mut client, task_name, RecordType::A).await;
+    let gone = query(&mut client, task_name, RecordType::A).await;
     assert_eq!((gone.metadata.response_code, gone.answers.len()), (ResponseCode::NoError, 0));
-    let answer = ask(&mut client, task_name, RecordType::TXT).await;
+    let answer = query(&mut client, task_name, RecordType::TXT).await;
     assert_eq!(texts(&answer), [["state=stopping", "healthy=false"]]);
-    let answer = ask(&mut client, web, RecordType::TXT).await;
+    let answer = query(&mut client, web, RecordType::TXT).await;
     assert_eq!(texts(&answer), [["size=2", "healthy=1", "ill=1"]]);
     assert!(answer.answers.iter().all(|record| record.ttl <= 5), "promised");
     cell.ok(Command::StopJob { job: key("web"), expect: None });
     assert!((0..2).all(|index| cell.report(cell.task("web", index), Observed::Stopped)));
     names.reset(&cell.state, cell.index);
-    let over = ask(&mut client, web, RecordType::TXT).await;
+    let over = query(&mut client, web, RecordType::TXT).await;
     assert_eq!(over.metadata.response_code, ResponseCode::NXDomain);
     server.stop().await;
 }
@@ -122,7 +122,7 @@ async fn names_that_are_not_kept_any_more_are_not_told() {
     let server = server.await.unwrap();
     let mut client = udp(&server).await;
     let web = "web.ada.main.cell.internal.";
-    assert_eq!(answer_texts(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
+    assert_eq!(answer_texts(&query(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
     over.store(true, Ordering::Relaxed);
     for text in [web, "nobody.main.cell.internal."] {
         let (answer, _) = packet(&server, text, None).await;
@@ -143,7 +143,7 @@ async fn a_no_carries_the_authority_and_is_short_lived() {
         ("web.ada.main.cell.internal.", RecordType::AAAA, ResponseCode::NoError),
         ("web.ada.main.cell.internal.", RecordType::MX, ResponseCode::NoError),
     ] {
-        let response = ask(&mut client, text, kind).await;
+        let response = query(&mut client, text, kind).await;
         assert_eq!(response.metadata.response_code, code, "{text}");
         assert_eq!(answer_texts(&response), Vec::<String>::new());
         let [soa] = response.authorities.as_slice() else { panic!("{response:?}") };
@@ -152,12 +152,12 @@ async fn a_no_carries_the_authority_and_is_short_lived() {
         assert_eq!(u64::from(data.serial), cell.index);
         assert!(data.minimum <= 5 && soa.ttl <= 5);
     }
-    let foreign = ask(&mut client, "example.com.", RecordType::A).await;
+    let foreign = query(&mut client, "example.com.", RecordType::A).await;
     assert_eq!(foreign.metadata.response_code, ResponseCode::Refused);
     assert!(!foreign.metadata.recursion_available);
 }
 
-/// Asks in bytes, so that nothing is asked again behind our back.
+/// Sends the query as bytes, so that no client retries it on its own.
 async fn packet(server: &DnsServer, text: &str, payload: Option<u16>) -> (Message, usize) {
     let bytes = question(text, payload).to_vec().unwrap();
     let socket = UdpSocket::bind(LOOPBACK).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_short_question_is_not_answered_with_a_long_packet_for_everything_or_b
     }
     let (generous, _names) = serve(&cell).await;
     let (strict, _names) = serve_with(&cell, 0).await;
-    let ask = async |server: &DnsServer, kind| {
+    let query = async |server: &DnsServer, kind| {
         let query = question_of(kind, "web.ada.main.cell.internal.", Some(1232));
         let query = query.to_vec().unwrap();
         let socket = UdpSocket::bind(LOOPBACK).await.unwrap();
@@ -226,9 +226,9 @@ async fn a_short_question_is_not_answered_with_a_long_packet_for_everything_or_b
         let message = Message::from_vec(&buffer[..length]).unwrap();
         (message.metadata.truncation, length > query.len())
     };
-    assert_eq!(ask(&generous, RecordType::SRV).await, (true, true));
-    assert_eq!(ask(&generous, RecordType::ANY).await, (true, false));
-    assert_eq!(ask(&strict, RecordType::SRV).await, (true, false));
+    assert_eq!(query(&generous, RecordType::SRV).await, (true, true));
+    assert_eq!(query(&generous, RecordType::ANY).await, (true, false));
+    assert_eq!(query(&strict, RecordType::SRV).await, (true, false));
     assert_eq!(over_tcp(&strict, "web.ada.main.cell.internal.").await.answers.len(), 60);
 }
 
@@ -275,7 +275,7 @@ async fn noise_newer_edns_and_changes_are_answered_with_a_no_and_the_server_live
         let mut buffer = [0; 512];
         let (length, _) = socket.recv_from(&mut buffer).await.unwrap();
         let answer = Message::from_vec(&buffer[..length]).unwrap();
-        // Two names of one number, of which the client crate takes the other.
+        // Two names of one code, of which the client crate uses the other.
         assert_eq!(u16::from(answer.metadata.response_code), u16::from(code));
     }
     let mut rest = Vec::new();

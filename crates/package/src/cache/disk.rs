@@ -1,9 +1,9 @@
-//! The cache's folder: `files/DIGEST`, `folders/DIGEST`, and `incoming` for what is not whole.
+//! The cache's folder: `files/DIGEST`, `folders/DIGEST`, and `incoming` for incomplete packages.
 //!
-//! Nobody but the agent writes here, and nobody else can list it. Who has the digest of a package
-//! can read its folder, as tasks do that run from it.
+//! Only the agent writes here, and no other account can list it. A process that knows the digest of
+//! a package can read its folder, as tasks do that run from it.
 //!
-//! A file under `files` is the sign that its package is here: it comes last and goes first. A file
+//! A file under `files` marks its package as complete: it is added last and removed first. A file
 //! that is used is touched, so that the order of use outlives a restart.
 
 use super::source::SourceError;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Heads kept in memory for checking what is given away. One has 66 bytes for each megabyte.
+/// Heads kept in memory for checking what is served. One has 66 bytes for each megabyte.
 const MAX_CACHED_HEADS: usize = 64;
 
 pub(super) struct Disk {
@@ -30,7 +30,7 @@ pub(super) struct Disk {
     heads: Mutex<BTreeMap<PackageDigest, Arc<Head>>>,
 }
 
-/// Where a package that has arrived goes.
+/// The paths of a package that is being fetched.
 #[derive(Clone, Debug)]
 pub(super) struct PackagePaths {
     pub(super) file: PathBuf,
@@ -54,7 +54,8 @@ impl Disk {
         Ok(Disk { root: root.to_owned(), next_number: AtomicU64::new(0), heads: Mutex::default() })
     }
 
-    /// What is here whole, longest unused first, with what it takes. Halves are removed.
+    /// The complete packages, least recently used first, with their size. Incomplete ones are
+    /// removed.
     pub(super) fn scan(&self) -> Result<Vec<(PackageDigest, u64)>, PackageError> {
         let mut found = Vec::new();
         for (name, path) in entries(&self.root.join("folders"))? {
@@ -86,13 +87,13 @@ impl Disk {
         self.root.join("folders").join(digest.to_string())
     }
 
-    /// A name that nothing has yet.
+    /// An unused name.
     pub(super) fn incoming(&self, digest: PackageDigest) -> PathBuf {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         self.root.join("incoming").join(format!("{digest}.{number}"))
     }
 
-    /// What the package takes on disk, file and folder.
+    /// The size of the package on disk, file and folder.
     pub(super) fn disk_usage(&self, digest: PackageDigest) -> Result<u64, PackageError> {
         let PackagePaths { file, folder } = self.paths(digest);
         let mut bytes = allocated_bytes(&file)?;
@@ -100,17 +101,18 @@ impl Disk {
         while let Some(here) = open.pop() {
             bytes += allocated_bytes(&here)?;
             for (_, path) in entries(&here)? {
-                match fs::symlink_metadata(&path).map_err(at(&path))?.is_dir() {
-                    true => open.push(path),
-                    false => bytes += allocated_bytes(&path)?,
+                if fs::symlink_metadata(&path).map_err(at(&path))?.is_dir() {
+                    open.push(path)
+                } else {
+                    bytes += allocated_bytes(&path)?
                 }
             }
         }
         Ok(bytes)
     }
 
-    /// Takes it out of sight. What is left to be removed is named; a crash leaves it among what is
-    /// incoming, where nothing counts.
+    /// Hides the package. Returns the path that is left to be removed; a crash leaves it among the
+    /// incoming, which are ignored.
     pub(super) fn move_to_trash(&self, digest: PackageDigest) -> Result<PathBuf, PackageError> {
         let PackagePaths { file, folder } = self.paths(digest);
         self.lock_heads().remove(&digest);
@@ -125,7 +127,7 @@ impl Disk {
         ignore_missing(fs::remove_dir_all(&trash)).map_err(at(&trash))
     }
 
-    /// Remembers the use. Failing to is no harm: the order after a restart is a little worse.
+    /// Records the use. A failure does no harm: the order after a restart is a little worse.
     pub(super) fn touch_mtime(&self, digest: PackageDigest) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
@@ -133,7 +135,7 @@ impl Disk {
         let _touched = utimensat(CWD, &file, &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
-    /// Bytes of the file; a whole chunk is checked before it is given.
+    /// Bytes of the file; a whole chunk is checked before it is served.
     pub(super) fn read(
         &self,
         digest: PackageDigest,

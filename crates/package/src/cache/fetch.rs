@@ -1,14 +1,14 @@
-//! Fetching one package from many: who is asked for which chunk, and what becomes of the answers.
+//! Fetches one package from many sources: scheduling of chunks to sources, and verification.
 //!
-//! With a head that somebody vouches for, every chunk is checked when it arrives, from whomever; a
-//! source that gave a wrong one is not asked again. Other machines are asked before masters, who
-//! have better things to do: once a machine helps, a master is asked only for what none of them
-//! has. A machine that lacks a chunk may be fetching the package too, and is asked again later.
-//! Near the end, idle machines are asked for chunks that are late elsewhere, so that one slow
-//! machine does not hold up the rest.
+//! With a head from a trusted source, every chunk is verified when it arrives, from any source; a
+//! source that served a corrupt one is not asked again. Other machines are asked before masters, to
+//! spare these: once a machine helps, a master is asked only for what none of them has. A machine
+//! that lacks a chunk may be fetching the package too, and is asked again later. Near the end, idle
+//! machines are asked for chunks that are late elsewhere, so that one slow machine does not delay
+//! the rest.
 //!
-//! Without such a head (no master answers) one machine at a time is taken at its word for all of
-//! it, and the digest of the whole decides.
+//! Without such a head (no master answers) one machine at a time is trusted for all of it, and the
+//! digest of the whole decides.
 
 use super::disk::PackagePaths;
 use super::partial::{Partial, Round};
@@ -30,13 +30,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Failures in a row after which a source is left alone.
+/// Failures in a row after which a source is not asked any more.
 const MAX_FAILURES: u32 = 3;
-/// A machine that lacked a chunk is asked for it again when so many others, or this part of all,
+/// A machine that lacked a chunk is asked for it again when this many others, or this part of all,
 /// have arrived meanwhile.
 const MIN_NEW_CHUNKS: usize = 4;
 const MIN_NEW_CHUNKS_DIVISOR: usize = 8;
-/// First bytes asked for: the head of a package of half a gigabyte.
+/// Bytes of the first request: the head of a package of half a gigabyte.
 const FIRST_REQUEST_BYTES: u32 = 1 << 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum FetchError {
     NoSource,
     #[error("no source gave it: {0}")]
     AllFailed(String),
-    /// Somebody whose word counts gave it, and it is no package or another one.
+    /// A trusted source served it, and it is no package or another one.
     #[error("what the masters have of it is of no use: {0}")]
     Unusable(String),
     #[error("{0}")]
@@ -55,8 +55,8 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Whether the same may be had later: nothing is known to be wrong with the package, but nobody
-    /// gave it. A machine alone that gave wrong bytes says nothing of what the masters have.
+    /// Whether a retry may succeed: nothing is known to be wrong with the package, but no source
+    /// served it. One machine that served corrupt bytes says nothing about what the masters have.
     pub(super) fn is_retryable(&self) -> bool {
         matches!(self, FetchError::NoSource | FetchError::AllFailed(_))
     }
@@ -64,10 +64,10 @@ impl FetchError {
 
 struct SourceState {
     source: Arc<dyn Source>,
-    /// Requests on their way.
+    /// Requests in flight.
     in_flight: usize,
     failures: u32,
-    /// What it gave that was right.
+    /// Correct bytes that it served.
     bytes: u64,
     /// Chunks it did not have, and how many were missing here then.
     missing_chunks: BTreeMap<u32, usize>,
@@ -80,7 +80,7 @@ impl SourceState {
         self.failure.is_none()
     }
 
-    /// Whether it is taken not to have the chunk, with so many missing here of so many.
+    /// Whether it is taken not to have the chunk, when `missing` of `all` are missing here.
     fn is_missing(&self, chunk: u32, missing: usize, all: usize) -> bool {
         let meanwhile = MIN_NEW_CHUNKS.max(all / MIN_NEW_CHUNKS_DIVISOR);
         self.missing_chunks.get(&chunk).is_some_and(|then| missing + meanwhile > *then)
@@ -99,7 +99,7 @@ pub(super) struct Fetch {
     config: CacheConfig,
     sources: Vec<SourceState>,
     partial: Arc<Partial>,
-    /// What is wrong with it, as the first of those who vouch for it has it.
+    /// What is wrong with the package, as the first trusted source has it.
     unusable: Option<String>,
 }
 
@@ -124,16 +124,16 @@ impl Fetch {
         Fetch { digest, bytes, config, sources: states.collect(), partial, unusable: None }
     }
 
-    /// Which machines gave bytes that were not the package's. A master is none: it gives what an
-    /// owner brought, and one broken package must not keep a machine from all others.
+    /// Machines that served bytes that were not the package's. A master is none: it serves what an
+    /// owner uploaded, and one broken package must not keep a machine from all others.
     pub(super) fn corrupt_sources(&self) -> Vec<String> {
         let wrong =
             |a: &&SourceState| a.failure == Some(SourceError::Wrong) && !a.source.is_trusted();
-        let liars = self.sources.iter().filter(wrong);
-        liars.map(|state| state.source.name().to_owned()).collect()
+        let corrupt = self.sources.iter().filter(wrong);
+        corrupt.map(|state| state.source.name().to_owned()).collect()
     }
 
-    /// Who gave how much.
+    /// The bytes from each source.
     pub(super) fn contributions(&self) -> Vec<PackageSource> {
         let contribution = |state: &SourceState| {
             transfer_stats::contribution(state.source.as_ref(), state.bytes, state.failure.as_ref())
@@ -141,24 +141,24 @@ impl Fetch {
         self.sources.iter().filter_map(contribution).collect()
     }
 
-    /// Fetches, checks, unpacks, and puts file and folder in their place.
+    /// Fetches, verifies, unpacks, and moves file and folder to their paths.
     pub(super) async fn run(&mut self, paths: PackagePaths) -> Result<(), FetchError> {
         if self.sources.is_empty() {
             return Err(FetchError::NoSource);
         }
         let all_sources: Vec<usize> = (0..self.sources.len()).collect();
         for at in [self.sources_where(true), self.sources_where(false)].concat() {
-            let vouches = self.sources[at].source.is_trusted();
-            let from = if vouches { all_sources.clone() } else { vec![at] };
+            let is_trusted = self.sources[at].source.is_trusted();
+            let from = if is_trusted { all_sources.clone() } else { vec![at] };
             let Some((head, start)) = self.head_from(at).await else { continue };
             let round = self.partial.start_round(&head, &start)?;
-            let before: Vec<_> = self.sources.iter().map(|asked| asked.failure.clone()).collect();
+            let before: Vec<_> = self.sources.iter().map(|state| state.failure.clone()).collect();
             let done = match self.chunks(&head, round, &from).await {
                 Ok(()) => self.install(paths.clone()).await,
                 failed => failed,
             };
             let (own, why) = match &done {
-                // Every chunk was as this head says, so the head is wrong, and who gave it.
+                // Every chunk matched this head, so the head is wrong, and its source corrupt.
                 Err(FetchError::Package(why @ PackageError::OtherContent { .. })) => {
                     (SourceError::Wrong, why.to_string())
                 }
@@ -171,7 +171,7 @@ impl Fetch {
             if own == SourceError::Wrong {
                 self.mark_unusable(at, why);
             }
-            // Whom a wrong head made a liar is none.
+            // A source that only seemed corrupt because of a wrong head is not.
             for (state, before) in self.sources.iter_mut().zip(before) {
                 state.reset(before);
             }
@@ -183,7 +183,7 @@ impl Fetch {
         })
     }
 
-    /// Notes what is wrong with the package as this source has it, if its word counts.
+    /// Records what is wrong with the package as this source has it, if the source is trusted.
     fn mark_unusable(&mut self, at: usize, why: String) {
         let source = &self.sources[at].source;
         if source.is_trusted() {
@@ -241,7 +241,7 @@ impl Fetch {
         })
     }
 
-    /// Brings all chunks in from those of `from`.
+    /// Fetches all chunks from the sources `from`.
     async fn chunks(
         &mut self,
         head: &Head,
@@ -267,7 +267,7 @@ impl Fetch {
                     state.bytes += bytes.len() as u64;
                 }
                 Err(SourceError::Lacks) => {
-                    drop(state.missing_chunks.insert(chunk, queue.missing.len()))
+                    let _before = state.missing_chunks.insert(chunk, queue.missing.len());
                 }
                 Err(SourceError::Wrong) => state.failure = Some(SourceError::Wrong),
                 Err(why) => {
@@ -281,7 +281,7 @@ impl Fetch {
         Ok(())
     }
 
-    /// One chunk from one source, checked and written.
+    /// One chunk from one source, verified and written.
     fn fetch_chunk(
         &mut self,
         head: &Arc<Head>,
@@ -312,7 +312,8 @@ impl Fetch {
         })
     }
 
-    /// Who is asked for what next. Machines come before masters, the less busy before the busier.
+    /// The next source and chunk to request. Machines come before masters, the less busy before the
+    /// busier.
     fn next_request(&self, queue: &mut ChunkQueue, from: &[usize]) -> Option<(usize, u32)> {
         let usable = |at: &&usize| {
             let state = &self.sources[**at];
@@ -338,7 +339,7 @@ impl Fetch {
         })
     }
 
-    /// Checks the whole, unpacks it, and moves folder and file to their places, in that order.
+    /// Verifies the whole, unpacks it, and moves folder and file to their paths, in that order.
     async fn install(&self, paths: PackagePaths) -> Result<(), FetchError> {
         let (partial, settings) = (Arc::clone(&self.partial), self.config);
         let (digest, bytes) = (self.digest, self.bytes);
@@ -366,26 +367,26 @@ impl Fetch {
     }
 
     fn all_failed(&self) -> FetchError {
-        let reasons = self.sources.iter().map(|asked| {
-            let why = asked.failure.clone().unwrap_or(SourceError::Lacks);
-            format!("{}: {why}", asked.source.name())
+        let reasons = self.sources.iter().map(|state| {
+            let why = state.failure.clone().unwrap_or(SourceError::Lacks);
+            format!("{}: {why}", state.source.name())
         });
         FetchError::AllFailed(reasons.collect::<Vec<_>>().join("; "))
     }
 }
 
-/// What is left free of a disk, and of its table of files, at most. A twentieth of a large disk
-/// would turn packages away while there is room for thousands of them.
+/// The most that is left free on a disk, in bytes and in inodes. A twentieth of a large disk would
+/// reject packages while there is space for thousands of them.
 const RESERVED_BYTES: u64 = 2 << 30;
 const RESERVED_FILES: u64 = 200_000;
 
-/// What may be taken of `free`: all but a twentieth of `all`, or but `most` where that is less.
+/// What may be used of `free`: all but a twentieth of `all`, or but `most` where that is less.
 fn available_beyond_reserve(free: u64, all: u64, most: u64) -> u64 {
     free.saturating_sub(most.min(all / 20))
 }
 
-/// What may be unpacked beside `path`: no more than the cache holds, and of what the disk has free
-/// all but a reserve. Others write there too, who must not fail for a package.
+/// The limits for unpacking beside `path`: no more than the cache may hold, and of the disk's free
+/// space all but a reserve. Others write there too, and must not fail because of a package.
 fn limits_for_disk(config: CacheConfig, path: &Path) -> Result<Limits, PackageError> {
     let space = rustix::fs::statvfs(path).map_err(at_errno(path))?;
     let bytes_of = |blocks: u64| blocks.saturating_mul(space.f_frsize);
@@ -394,7 +395,7 @@ fn limits_for_disk(config: CacheConfig, path: &Path) -> Result<Limits, PackageEr
         bytes_of(space.f_blocks),
         RESERVED_BYTES,
     );
-    // Some file systems have no table of files that could run full, and say 0 of 0.
+    // Some file systems have no inode table that could run full, and say 0 of 0.
     let counted = space.f_files > 0;
     let entries = if counted {
         available_beyond_reserve(space.f_favail, space.f_files, RESERVED_FILES)
@@ -406,7 +407,7 @@ fn limits_for_disk(config: CacheConfig, path: &Path) -> Result<Limits, PackageEr
     Ok(Limits { entries: most_entries.min(entries), bytes, disk: most_disk.min(disk) })
 }
 
-/// Removes what an earlier try left at the places of a package that is not here: a folder that is
+/// Removes what an earlier try left at the paths of a package that is not cached: a folder that is
 /// not empty could not be replaced.
 fn clear(paths: &PackagePaths) -> Result<(), PackageError> {
     let missing = |why: &io::Error| why.kind() == io::ErrorKind::NotFound;
@@ -420,12 +421,12 @@ fn clear(paths: &PackagePaths) -> Result<(), PackageError> {
     }
 }
 
-/// Which chunks are missing and who is on them.
+/// Which chunks are missing and which sources were asked for them.
 struct ChunkQueue {
     all: usize,
     missing: BTreeSet<u32>,
     queue: VecDeque<u32>,
-    /// Who was asked and has not answered, by chunk.
+    /// Sources that were asked and have not answered, by chunk.
     in_flight: BTreeMap<u32, Vec<usize>>,
 }
 
@@ -437,8 +438,8 @@ impl ChunkQueue {
         ChunkQueue { all: missing.len(), missing, queue, in_flight: BTreeMap::new() }
     }
 
-    /// The next chunk that `source` may be asked for; when all are on their way, the first that
-    /// only one other was asked for.
+    /// The next chunk that `source` may be asked for; when all are in flight, the first that only
+    /// one other was asked for.
     fn take(&mut self, source: usize, may: impl Fn(u32) -> bool) -> Option<u32> {
         let found = match self.queue.iter().position(|chunk| may(*chunk)) {
             Some(at) => self.queue.remove(at),

@@ -1,5 +1,5 @@
-//! A package on its way in: a file, and which chunks of it are there. What is there can be given to
-//! others already, so that a package spreads while it arrives.
+//! A package that is being fetched: a file, and which chunks of it have arrived. Those can be
+//! served to others already, so that a package spreads while it arrives.
 
 use super::source::SourceError;
 use crate::error::{PackageError, at};
@@ -16,7 +16,7 @@ pub(super) struct Partial {
     state: Mutex<PartialState>,
 }
 
-/// Which head a chunk was checked by. Writes of an earlier round may come late, when their fetch
+/// Which head a chunk was verified with. Writes of an earlier round may come late, when their fetch
 /// has started over with another head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round(u64);
@@ -47,7 +47,8 @@ impl Partial {
         Ok(round)
     }
 
-    /// A chunk that was checked by the head of `round`; nothing happens when that is over.
+    /// Writes a chunk that was verified with the head of `round`; nothing happens when that round
+    /// is over.
     pub(super) fn write_chunk(
         &self,
         head: &Head,
@@ -56,7 +57,7 @@ impl Partial {
         bytes: &[u8],
     ) -> Result<(), PackageError> {
         let (from, _) = head.range_of(chunk);
-        // Held while writing: a new round must not begin between the look and the write.
+        // Held while writing: a new round must not begin between the check and the write.
         let mut state = self.lock();
         if state.round != round {
             return Ok(());
@@ -76,7 +77,7 @@ impl Partial {
         File::open(&self.path).map_err(at(&self.path))
     }
 
-    /// What of the range is here; all of it or nothing.
+    /// Bytes of the range; all of it or nothing.
     pub(super) fn read(&self, from: u64, length: u32) -> Result<Bytes, SourceError> {
         let end = from.saturating_add(u64::from(length));
         {
@@ -99,7 +100,7 @@ impl Partial {
         Ok(bytes.into())
     }
 
-    /// Removes the file, unless it has moved to its place.
+    /// Removes the file, unless it was moved to its final path.
     pub(super) fn discard(&self) {
         // Should it stay, the next start removes it.
         let _left_behind = fs::remove_file(&self.path);

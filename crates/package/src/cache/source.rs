@@ -1,4 +1,4 @@
-//! Where packages come from.
+//! Sources of packages.
 
 use crate::digest::PackageDigest;
 use bytes::Bytes;
@@ -14,18 +14,18 @@ pub enum SourceError {
     Failed(String),
 }
 
-/// Somebody who may have a package: a master, or another machine.
+/// A source that may have a package: a master, or another machine.
 pub trait Source: Send + Sync + 'static {
-    /// For errors, and to know it again.
+    /// For errors, and to identify it.
     fn name(&self) -> &str;
 
-    /// The machine that it is, by which people know it.
+    /// The name of the machine, by which people know it.
     fn machine(&self) -> Option<&str> {
         None
     }
 
-    /// Whether its word is taken on what the chunks' digests are. True of masters, who say what is
-    /// run in the first place; another machine is only believed what can be checked.
+    /// Whether it is trusted on the chunks' digests. True of masters, which decide what is run in
+    /// the first place; another machine is only trusted as far as its bytes can be verified.
     fn is_trusted(&self) -> bool;
 
     /// Exactly these bytes of the package's file.

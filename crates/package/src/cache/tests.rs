@@ -1,5 +1,5 @@
-//! Several caches and sources on one machine. Sources in memory count what they are asked and can
-//! lie, die or hang; the last tests go over real sockets.
+//! Several caches and sources on one machine. Sources in memory count their requests and can serve
+//! wrong bytes, die or hang; the last tests use real sockets.
 
 use super::*;
 use crate::build::{Built, build};
@@ -228,8 +228,8 @@ async fn without_a_master_one_machine_at_a_time_is_believed_until_the_end() {
     second.obtain(&reference, from).await.unwrap();
     let third = open(&folder, "third", PLENTY);
     third.obtain(&reference, sources(&[&right])).await.unwrap();
-    let nobody = cache.obtain(&package(&folder, "x", 1).0, vec![]).await.unwrap_err();
-    assert!(nobody.to_string().contains("no source is known"), "{nobody}");
+    let no_source = cache.obtain(&package(&folder, "x", 1).0, vec![]).await.unwrap_err();
+    assert!(no_source.to_string().contains("no source is known"), "{no_source}");
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_broken_package_is_not_waited_for_and_its_owner_is_told_why_each_time(
             let error = cache.obtain(&reference, sources(&[&away, &master])).await.unwrap_err();
             assert!(!error.is_retryable() && error.to_string().contains(reason), "{error}");
         }
-        // A machine's word says nothing of the package.
+        // A machine is not trusted on the package.
         let machine = Fake::new(reason, false, behavior, content);
         let error = cache.obtain(&reference, sources(&[&away, &machine])).await.unwrap_err();
         assert!(error.is_retryable(), "{error}");
@@ -277,11 +277,11 @@ async fn the_longest_unused_goes_when_room_is_needed_and_nothing_in_use_does() {
     drop(get(1).await.unwrap());
     drop(a);
     drop(get(2).await.unwrap());
-    let mut held = cache.cached_digests();
+    let mut cached = cache.cached_digests();
     let mut expected = vec![digest(0), digest(2)];
-    held.sort();
+    cached.sort();
     expected.sort();
-    assert_eq!(held, expected, "b was unused longest");
+    assert_eq!(cached, expected, "b was unused longest");
     assert!(cache.used_bytes() <= one * 2);
     let (a, c) = (get(0).await.unwrap(), get(2).await.unwrap());
     let full = get(3).await.unwrap_err();
@@ -382,7 +382,7 @@ async fn who_asks_beyond_what_memory_there_is_for_answers_is_sent_elsewhere() {
     let (narrow, _server) = serve_at(router_with(cache.clone(), 1, patient)).await;
     let peer = machine(&narrow);
     for _ in 0..3 {
-        // A turn that was not given back would be the last.
+        // A leaked permit would be the last.
         assert_eq!(peer.read(digest, 0, 1000).await.unwrap(), content[..1000]);
     }
     let (full, _server) = serve_at(router_with(cache, 0, Duration::ZERO)).await;
@@ -573,7 +573,7 @@ async fn who_gave_what_is_told() {
     assert_eq!((from.len(), from[0].name.as_str(), from[0].is_master), (1, "master", true));
     assert!(status.packages[0].in_use && status.packages[0].fetched_in.is_some());
     drop(pinned);
-    // The task that fetched it has a hold of its own until it ends, right after it answered.
+    // The task that fetched it pins it too until it ends, right after it answered.
     let unused = async {
         while first.status().packages[0].in_use {
             tokio::task::yield_now().await;
@@ -593,7 +593,7 @@ async fn who_gave_what_is_told() {
     assert_eq!(by("master").bytes, 1 << 16, "the head and no more");
     assert_eq!(status.shunned, ["liar"]);
     assert!(first.status().given >= body_bytes(&content));
-    // What was here before is here from nobody.
+    // Packages that were cached before have no sources.
     drop(second);
     let again = open(&folder, "second", PLENTY).status();
     assert_eq!((again.packages.len(), &again.packages[0].from[..]), (1, &[][..]));

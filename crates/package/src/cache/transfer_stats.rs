@@ -1,21 +1,22 @@
-//! Who gave what: kept for every package that arrives, and summed since the start, so that an
-//! operator sees whether machines help each other or the masters carry it all.
+//! Transfer statistics: which source served how much, kept for every package that arrives, and
+//! summed since the start, so that an operator sees whether machines help each other or the masters
+//! serve it all.
 //!
-//! Rejected: reports of this to the masters with every poll. It is asked for once in a while, and
-//! then of one machine, which knows.
+//! Rejected: reports of this to the masters with every poll. It is requested once in a while, and
+//! then of one machine, which has it.
 
 use super::source::{Source, SourceError};
 use cellwright_api::types::PackageSource;
 use std::time::Duration;
 
-/// How a package came to be here.
+/// How a package was fetched.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
     pub(super) from: Vec<PackageSource>,
     pub(super) took: Duration,
 }
 
-/// Bytes that came since the start, whatever became of them.
+/// Bytes received since the start, whether they were used or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) masters: u64,
@@ -36,7 +37,7 @@ impl Totals {
     }
 }
 
-/// What one source has to do with an arrival; `None` for one that gave nothing at all.
+/// The contribution of one source to an arrival; `None` for one that served nothing at all.
 pub(super) fn contribution(
     source: &dyn Source,
     bytes: u64,

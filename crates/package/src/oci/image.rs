@@ -1,5 +1,5 @@
 //! The parts of an image: index, manifest, configuration, layers. Everything but the index is named
-//! by its digest and checked against it when it is read.
+//! by its digest and verified when it is read.
 //!
 //! They are in the image layout, as members of one tar file or as files of a folder.
 
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Longest index, manifest or configuration.
 pub(crate) const MAX_JSON: u64 = 4 << 20;
-/// An index may name an index; more than this is no image anybody made.
+/// An index may name an index; real images are not nested deeper than this.
 pub(crate) const MAX_NESTING: u32 = 4;
-/// Layers of one image; those that make images stop at 127. Each is an open file here.
+/// Most layers of one image; tools that build images stop at 127. Each is an open file here.
 pub(crate) const MAX_LAYERS: usize = 256;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -111,9 +111,10 @@ impl Image {
         platform: Option<&str>,
         limits: Limits,
     ) -> Result<Image, PackageError> {
-        let blobs = match path.is_dir() {
-            true => locate_in_folder(path, limits)?,
-            false => locate_in_archive(path, limits)?,
+        let blobs = if path.is_dir() {
+            locate_in_folder(path, limits)?
+        } else {
+            locate_in_archive(path, limits)?
         };
         let mut image = Image {
             blobs,
@@ -177,7 +178,7 @@ impl Image {
         Ok(value)
     }
 
-    /// A blob's bytes; its digest is checked by [`Blob::finish`].
+    /// A reader of a blob's bytes; its digest is verified by [`Blob::finish`].
     pub(super) fn blob(&self, descriptor: &Descriptor) -> Result<Blob, PackageError> {
         let expected = descriptor.digest()?;
         let name = format!("blobs/sha256/{expected}");
@@ -213,7 +214,7 @@ impl Index {
             |d: &&Descriptor| platform(d).is_none_or(|found| matches_platform(&found, target));
         self.manifests.iter().find(fits).ok_or_else(|| {
             let mut has: Vec<String> = self.manifests.iter().filter_map(platform).collect();
-            // What vouches for an image is in the index as an image for nothing.
+            // Attestations of an image are in the index as images for an unknown platform.
             has.retain(|platform| !platform.starts_with("unknown/"));
             has.dedup();
             has.truncate(50);
@@ -253,11 +254,11 @@ pub(crate) fn target_platform(platform: Option<&str>) -> String {
     platform.map_or_else(|| format!("linux/{}", architecture()), ToOwned::to_owned)
 }
 
-/// What is said of one of them without a variant holds for all of them.
+/// An entry without a variant matches all variants.
 fn matches_platform(found: &str, target: &str) -> bool {
-    let (mut found, mut wanted) = (found.split('/'), target.split('/'));
-    (0..3).all(|part| match (found.next(), wanted.next()) {
-        (Some(found), Some(wanted)) => found == wanted,
+    let (mut found, mut target_parts) = (found.split('/'), target.split('/'));
+    (0..3).all(|part| match (found.next(), target_parts.next()) {
+        (Some(found), Some(target)) => found == target,
         (None, None) => true,
         _ => part == 2,
     })
@@ -321,7 +322,7 @@ fn open_section(location: &BlobLocation) -> Result<io::Take<File>, PackageError>
     Ok(file.take(location.bytes))
 }
 
-/// A blob on its way through a hash.
+/// A blob that is hashed while it is read.
 pub(super) struct Blob {
     inner: io::Take<File>,
     hasher: Hasher,

@@ -1,4 +1,4 @@
-//! Images made here, member by member, and what becomes of them.
+//! Images made here, member by member, and the packages they become.
 
 use super::*;
 use crate::digest::PackageDigest;

@@ -1,7 +1,7 @@
-//! The layers of an image laid over each other: names that point to where their bytes are.
+//! The merged layers of an image: names that point to where their bytes are.
 //!
 //! A path of a layer may lead through links of the layers below (`bin/x` where `bin` is a link to
-//! `usr/bin`). They are followed here, in the tree, where nothing can lead out of it.
+//! `usr/bin`). They are resolved here, in the tree, where nothing can lead out of it.
 
 use super::Dropped;
 use crate::error::PackageError;
@@ -13,12 +13,12 @@ use tar::EntryType;
 
 const WHITEOUT: &str = ".wh.";
 const OPAQUE: &str = ".wh..wh..opq";
-/// As in Linux.
+/// As on Linux.
 const MAX_LINKS: u32 = 40;
-/// Parts still to be walked and those walked, while links are followed: each link may add as many
-/// as a path has, so that a few of them would grow without end.
+/// Most parts of a path, those still to be walked and those walked, while links are resolved: each
+/// link may add as many as a path has, so that a few of them would grow without end.
 const MAX_PARTS: usize = 400;
-/// Programs that run as their owner or group.
+/// The set-user-ID and set-group-ID bits.
 const OWNER_MODES: u32 = 0o6000;
 
 /// Bytes in an unpacked layer.
@@ -57,8 +57,8 @@ pub(super) struct Tree {
 type Entry = (EntryPath, Kind, Option<Content>);
 
 impl Tree {
-    /// The next layer. What it takes away, it takes from the layers below, wherever in its archive
-    /// it says so.
+    /// Applies the next layer. A whiteout removes entries of the layers below, wherever in its
+    /// archive it is.
     pub(super) fn apply_layer(
         &mut self,
         layer: usize,
@@ -136,7 +136,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What a hard link names.
+    /// The target of a hard link.
     fn hard_link_target(&self, member: &Member) -> Result<Node, PackageError> {
         let parts = normal_parts(&member.link)?;
         let node = parts.split_last().and_then(|(name, above)| {
@@ -153,11 +153,11 @@ impl Tree {
         }
     }
 
-    /// Where a path is once all links on the way are followed, the last part's too. Parts that are
-    /// not there are kept as they are; a loop of links ends where it was noticed.
+    /// The path once all links in it are resolved, the last part's too. Parts that are not there
+    /// are kept as they are; a loop of links ends where it was noticed.
     ///
     /// # Errors
-    /// When the way is longer than any that a package may have.
+    /// When the path is longer than any that a package may have.
     fn resolve(&self, parts: &[String]) -> Result<Vec<String>, PackageError> {
         let mut pending: Vec<String> = parts.iter().rev().cloned().collect();
         let mut at: Vec<String> = Vec::new();
@@ -206,7 +206,7 @@ impl Tree {
         })
     }
 
-    /// The folder, with those above it, made where it is missing.
+    /// The folder, with those above it, created where it is missing.
     fn ensure_folder(&mut self, parts: &[String], path: &str) -> Result<&mut Folder, PackageError> {
         parts.iter().try_fold(&mut self.root, |folder, part| {
             let missing = || Node::Folder(Folder::default());
@@ -253,8 +253,8 @@ impl Tree {
         Ok(out)
     }
 
-    /// The same place as `target` is for somebody whose root is the image's, spelt from the link's
-    /// own folder, with all climbing at the beginning.
+    /// The same path as `target` is where the image's root is `/`, relative to the link's own
+    /// folder, with all climbing at the beginning.
     fn rewrite_link(&self, path: &EntryPath, target: &str) -> Result<String, PackageError> {
         let home: Vec<String> = match path.folder() {
             Some(folder) => folder.split('/').map(str::to_owned).collect(),

@@ -1,17 +1,17 @@
-//! A layer in zstd: frames one after the other, of which those that hold no data are passed over.
+//! A layer in zstd: frames one after the other, of which those without data are skipped.
 //!
-//! Who made a layer says how much of it has to be kept in memory to unpack it; what is more than
-//! [`MAX_WINDOW`] is not unpacked. How much comes out is bounded by whoever reads, as for gzip.
-//! Checksums in frames are passed over: the digest of the whole layer is checked.
+//! A frame states how much of it has to be kept in memory to unpack it; more than [`MAX_WINDOW`] is
+//! rejected. The length of the output is bounded by the reader, as for gzip. Checksums in frames
+//! are ignored: the digest of the whole layer is verified.
 //!
-//! Rejected: the bindings to the library in C. It is the faster one, and the only C that importing
-//! what strangers made would run through.
+//! Rejected: the bindings to the library in C. It is the faster one, and the only C code that would
+//! process untrusted images.
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-/// What `zstd` itself takes without being told otherwise, and the most that its levels ask for.
+/// What `zstd` itself accepts without an option, and the most that its levels ask for.
 const MAX_WINDOW: u64 = 128 << 20;
 
 pub(super) struct Frames<R> {
@@ -91,7 +91,8 @@ pub(crate) mod tests {
         compress_to_vec(content, CompressionLevel::Fastest)
     }
 
-    /// A frame with a window of `8 << exponent` KiB and so many blocks of 128 KiB of one byte each.
+    /// A frame with a window of `8 << exponent` KiB and this many blocks of 128 KiB of one byte
+    /// each.
     pub(crate) fn bomb(exponent: u8, blocks: u32) -> Vec<u8> {
         let mut frame = 0xFD2F_B528_u32.to_le_bytes().to_vec();
         // No size, no dictionary, no checksum; then the window, as a power of two from 1 KiB on.
@@ -129,7 +130,7 @@ pub(crate) mod tests {
         assert_eq!(read(&skipped).unwrap_err().kind(), ErrorKind::UnexpectedEof);
         assert!(read(b"no zstd at all").is_err());
         assert!(read(&[&whole[..], b"trailer"].concat()).is_err());
-        // 128 MiB is taken, twice that is not.
+        // 128 MiB is accepted, twice that is not.
         assert!(read(&bomb(14, 1)).is_ok());
         let error = read(&bomb(15, 1)).unwrap_err().to_string();
         assert!(error.to_lowercase().contains("window"), "{error}");

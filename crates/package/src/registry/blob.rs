@@ -1,7 +1,7 @@
-//! One blob from the registry into a file, checked while it comes.
+//! Downloads one blob from the registry into a file, verified while it arrives.
 //!
-//! A connection that breaks is made again, and asked for what is missing: the hash goes on where it
-//! stopped. More than the announced length is not written, and less is not taken for all.
+//! A broken connection is opened again, and the missing range requested: the hash continues where
+//! it stopped. More than the announced length is not written, and less is an error.
 //!
 //! Files are written on the thread that reads the network: the program waits for nothing else.
 
@@ -16,28 +16,28 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Attempts in a row that brought little.
+/// Attempts in a row that made little progress.
 const MAX_BARREN_ATTEMPTS: u32 = 5;
-/// What an attempt has to bring to count as progress.
+/// How many bytes of an attempt count as progress.
 const MIN_PROGRESS_BYTES: u64 = 1 << 20;
 
-/// Told how a download goes.
+/// Receives the progress of a download.
 pub trait Progress: Send + Sync {
-    /// So many layers with so many bytes are to come.
+    /// The number of layers and bytes to be fetched.
     fn started(&self, layers: usize, bytes: u64);
     fn received(&self, bytes: u64);
-    /// Bytes that came have to come once more.
+    /// Received bytes that have to be fetched once more.
     fn discarded(&self, bytes: u64);
 }
 
-/// Nobody looks.
+/// No progress is reported.
 impl Progress for () {
     fn started(&self, _: usize, _: u64) {}
     fn received(&self, _: u64) {}
     fn discarded(&self, _: u64) {}
 }
 
-/// What is to be fetched.
+/// The blob to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlobRef {
     pub(super) digest: PackageDigest,
@@ -51,7 +51,7 @@ struct Download<'a> {
     file: File,
     hasher: Hasher,
     have: u64,
-    /// Whether what is there came in more than one piece.
+    /// Whether the content so far arrived in more than one piece.
     was_resumed: bool,
     progress: &'a dyn Progress,
 }
@@ -128,7 +128,7 @@ impl Download<'_> {
         self.finish()
     }
 
-    /// What the answer says of its own length and place.
+    /// Checks the headers for length and range.
     fn check_headers(&self, answer: &Answer) -> Result<(), RequestFault> {
         let text =
             |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());

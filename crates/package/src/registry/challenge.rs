@@ -1,4 +1,4 @@
-//! What a registry wants to see first: the `WWW-Authenticate` of its refusal.
+//! The authentication challenge of a registry: the `WWW-Authenticate` header of its 401 response.
 
 use super::error::printable;
 use super::http_client::{Address, is_loopback};
@@ -11,16 +11,16 @@ const MAX_CHALLENGES: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// User name and password with every question.
+    /// User name and password with every request.
     Basic,
-    /// A token that somebody else gives out.
+    /// A token that an authorization server issues.
     Bearer { realm: Address, service: Option<String>, scope: Option<String> },
 }
 
 /// The challenge to answer: a token where one is offered.
 ///
 /// # Errors
-/// When none of them is understood.
+/// When none of them is supported.
 pub(super) fn parse_challenge(headers: &HeaderMap) -> Result<Challenge, String> {
     let mut basic = None;
     let mut schemes = Vec::new();
@@ -79,12 +79,12 @@ fn until_quote(text: &str) -> (String, &str) {
     (value, "")
 }
 
-/// Whether credentials for `registry` may be shown to `realm`: both are of one owner, as far as
-/// names tell. Otherwise a registry could collect tokens for places it has nothing to do with.
+/// Whether credentials for `registry` may be sent to `realm`: both have the same owner, as far as
+/// names tell. Otherwise a registry could collect tokens for servers it has nothing to do with.
 ///
 /// Names of one owner end alike: `registry.gitlab.example` and `gitlab.example`. A registry whose
-/// name is directly below a suffix that the public shares could send credentials it is given
-/// anyway to its neighbours; no table of such suffixes is kept for that.
+/// name is directly below a public suffix could send credentials it is given anyway to its
+/// neighbours; no table of public suffixes is kept for that.
 pub(super) fn is_related(registry: &str, realm: &str) -> bool {
     let below = |name: &str, owner: &str| {
         name.strip_suffix(owner).is_some_and(|front| front.is_empty() || front.ends_with('.'))

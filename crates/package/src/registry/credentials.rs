@@ -1,8 +1,8 @@
 //! User names and passwords for registries, from a file that `docker login` or `podman login`
 //! wrote. Never from the command line, which every process of the machine can read.
 //!
-//! A file is read only when it is named. Programs that keep passwords elsewhere (`credHelpers`) are
-//! not started: that such an entry exists is said instead.
+//! A file is read only when it is named. Credential helpers (`credHelpers`) are not started: the
+//! error says instead that such an entry exists.
 
 use super::reference::{DOCKER_HUB, Reference};
 use cellwright_identity::secret::Secret;
@@ -43,7 +43,7 @@ struct Entry {
     identity_token: String,
 }
 
-/// For one registry: what goes behind `Basic`.
+/// For one registry: the value of the `Basic` scheme.
 #[derive(Clone)]
 pub struct Login(Secret);
 
@@ -53,10 +53,10 @@ impl Login {
     }
 }
 
-/// What the file has for the image; nothing if it has nothing.
+/// The file's entry for the image; nothing if it has none.
 ///
 /// # Errors
-/// When the file cannot be read, or holds an entry for the registry that is of no use here.
+/// When the file cannot be read, or has an entry for the registry that cannot be used here.
 pub fn read(path: &Path, reference: &Reference) -> Result<Option<Login>, BadCredentials> {
     let bad = |why: String| BadCredentials { path: path.display().to_string(), why };
     let mut text = String::new();
@@ -66,7 +66,7 @@ pub fn read(path: &Path, reference: &Reference) -> Result<Option<Login>, BadCred
         return Err(bad(format!("it has more than {MAX_FILE} bytes")));
     }
     let file: File = serde_json::from_str(&text).map_err(|why| {
-        // The text around the fault may be a password.
+        // The text around the error may be a password.
         bad(format!(
             "line {} is not as in {{\"auths\": {{\"HOST\": {{\"auth\": \"…\"}}}}}}",
             why.line()
@@ -77,7 +77,7 @@ pub fn read(path: &Path, reference: &Reference) -> Result<Option<Login>, BadCred
 
 fn login(file: &File, reference: &Reference) -> Result<Option<Login>, String> {
     let repository = format!("{}/{}", reference.host(), reference.name());
-    // The entry that says most: one of a part of the registry goes before one of all of it.
+    // The most specific entry: one of a part of the registry goes before one of all of it.
     let found = file.auths.iter().map(|(key, entry)| (normalized_key(key), entry));
     let found = found
         .filter(|(key, _)| matches_reference(key, &repository))
@@ -136,9 +136,10 @@ fn encode(bytes: &[u8]) -> String {
         let at = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
         let bits = (at(0) << 16) | (at(1) << 8) | at(2);
         for place in 0..4 {
-            match place <= group.len() {
-                true => out.push(char::from(ALPHABET[((bits >> (18 - 6 * place)) & 63) as usize])),
-                false => out.push('='),
+            if place <= group.len() {
+                out.push(char::from(ALPHABET[((bits >> (18 - 6 * place)) & 63) as usize]))
+            } else {
+                out.push('=')
             }
         }
     }

@@ -1,17 +1,17 @@
-//! What went wrong with a registry: which image, what was asked, what came of it, and what to type.
+//! Errors of a registry: which image, what was requested, the result, and what the user can do.
 //!
-//! Texts of the other side are shown in part and with control characters written out, since they
-//! end up on a terminal.
+//! Texts from the other side are truncated and with control characters escaped, since they end up
+//! on a terminal.
 
 use crate::error::PackageError;
 pub(super) use crate::path::printable;
 
-/// Why an image did not come.
+/// Why an image could not be pulled.
 #[derive(Debug, thiserror::Error)]
 #[error("{reference}: {asked}: {why}")]
 pub struct RegistryError {
     pub reference: String,
-    /// The part of the image that was asked for.
+    /// The part of the image that was requested.
     pub asked: String,
     pub why: RegistryFailure,
 }
@@ -36,25 +36,26 @@ pub enum RegistryFailure {
     Busy(String),
     #[error("the registry answered {status}: {detail}")]
     Answered { status: u16, detail: String },
-    /// Not what was promised: by digest, length, kind or protocol.
+    /// Not what was announced: by digest, length, kind or protocol.
     #[error("{0}")]
     Untrue(String),
     #[error(transparent)]
     Package(#[from] PackageError),
 }
 
-/// Who one was when access was denied.
+/// The credentials in use when access was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// No file was given, or it has nothing for this registry.
+    /// No file was given, or it has no entry for this registry.
     None,
     Shown,
-    /// There are some, but who grants access is another than the registry.
+    /// There are some, but they were not sent, because the authorization server is not the
+    /// registry's.
     Withheld,
 }
 
 impl RegistryError {
-    /// What to do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn next(&self) -> &'static str {
         match &self.why {

@@ -1,12 +1,12 @@
-//! One question to a web server, and where it leads.
+//! The HTTP client for registries: one request, and its redirects.
 //!
-//! Every question has a connection of its own: an image takes a handful of them, most of which are
-//! long downloads. Redirects are followed a few times; what says who we are stays with the server
-//! it was meant for, since a registry sends its readers to storage of others.
+//! Every request has a connection of its own: an image takes a handful of them, most of which are
+//! long downloads. A few redirects are followed; credentials stay with the server they were meant
+//! for, since a registry redirects to storage of others.
 //!
-//! Plain text is for loopback, and for those who ask for it. A registry elsewhere cannot send us to
-//! our own loopback either: what listens there takes callers for local ones. Where a proxy is in
-//! between, it looks up the names, and what they mean is for it to say.
+//! Plain HTTP is for loopback, and by option. A registry elsewhere cannot redirect us to our own
+//! loopback either: servers there take callers for local ones. Where a proxy is in between, it
+//! resolves the names, and it has to make that check.
 
 use super::error::{RegistryFailure, printable};
 use super::proxy::{Proxies, Proxy};
@@ -33,13 +33,13 @@ use tokio_rustls::TlsConnector;
 const MAX_REDIRECTS: usize = 5;
 const MAX_ADDRESS: usize = 16 << 10;
 
-/// How long things may take. None of them depends on the size of an image.
+/// Timeouts. None of them depends on the size of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// Until an answer begins.
+    /// Until a response begins.
     pub answer: Duration,
-    /// Between two pieces of an answer.
+    /// Between two pieces of a response.
     pub idle: Duration,
     /// Before the second attempt; longer before each further one.
     pub backoff: Duration,
@@ -56,7 +56,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Where a question goes.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) tls: bool,
@@ -73,7 +73,7 @@ impl Address {
         Some(Address { tls, host: host.to_ascii_lowercase(), port, path: path.to_owned() })
     }
 
-    /// An `http` or `https` address as somebody else wrote it.
+    /// An untrusted `http` or `https` address.
     pub(super) fn parse(text: &str) -> Option<Address> {
         let uri: Uri = text.parse().ok().filter(|_| text.len() <= MAX_ADDRESS)?;
         let tls = match uri.scheme_str()? {
@@ -107,7 +107,7 @@ impl Address {
         Address { path: path.to_owned(), ..self.clone() }
     }
 
-    /// With more in its query, which begins with a question mark.
+    /// With `query` added to its query, which begins with a question mark.
     pub(super) fn with_query(&self, query: &str) -> Address {
         let path = match (self.path.contains('?'), query.strip_prefix('?')) {
             (true, Some(more)) => format!("{}&{more}", self.path),
@@ -116,7 +116,7 @@ impl Address {
         Address { path, ..self.clone() }
     }
 
-    /// The whole of it, as a proxy wants to hear it.
+    /// The absolute form, for a proxy.
     pub(super) fn uri(&self) -> Result<Uri, hyper::http::uri::InvalidUri> {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority(), self.path).parse()
@@ -124,9 +124,10 @@ impl Address {
 
     /// Host and port, the usual one too.
     fn target(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
         }
     }
 
@@ -140,10 +141,8 @@ impl Address {
 
     pub(super) fn authority(&self) -> String {
         let usual = if self.tls { 443 } else { 80 };
-        let host = match self.host.contains(':') {
-            true => format!("[{}]", self.host),
-            false => self.host.clone(),
-        };
+        let host =
+            if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == usual { host } else { format!("{host}:{}", self.port) }
     }
 }
@@ -153,13 +152,13 @@ pub(super) fn is_loopback(host: &str) -> bool {
         || host.parse::<IpAddr>().is_ok_and(is_internal_address)
 }
 
-/// Who calls no address in particular calls itself.
+/// Whether an address is this machine itself: connecting to the unspecified address does so too.
 fn is_internal_address(address: IpAddr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified()
 }
 
-/// Whoever sends us there.
+/// Names the target of the redirect.
 fn internal_address_error(address: &Address) -> RegistryFailure {
     let server = address.authority();
     RegistryFailure::Untrue(format!(
@@ -167,21 +166,21 @@ fn internal_address_error(address: &Address) -> RegistryFailure {
     ))
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(super) enum RequestFault {
     /// The connection broke; another may not.
     ConnectionLost(String),
-    /// The server is busy, or says so.
+    /// The server is overloaded, or says so.
     Retryable(String),
     Final(RegistryFailure),
 }
 
-/// An answer whose content is still coming.
+/// A response whose body is still arriving.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    /// Whether it comes from the server that was asked, and not from where that one sent us.
+    /// Whether it comes from the requested server, and not from the target of a redirect.
     pub(super) is_from_registry: bool,
     body: Incoming,
     idle: Duration,
@@ -222,12 +221,12 @@ impl Answer {
     }
 }
 
-/// How servers are reached.
+/// The configuration of connections.
 pub(super) struct HttpClient {
     pub(super) tls: Arc<rustls::ClientConfig>,
-    /// Whether hosts beyond loopback may be spoken to in plain text.
+    /// Whether hosts beyond loopback may be accessed over plain HTTP.
     pub(super) insecure_http: bool,
-    /// The registry's, in lower case: where it is may be this machine, under a name of its own.
+    /// The registry's, in lower case: it may be on this machine, under a host name of its own.
     pub(super) host: String,
     /// Whether the registry itself is on this machine.
     pub(super) is_local: bool,
@@ -236,7 +235,8 @@ pub(super) struct HttpClient {
 }
 
 impl HttpClient {
-    /// Asks, and follows redirects. `authorization` is shown to the server at `address` alone.
+    /// Sends a request and follows redirects. `authorization` is sent to the server at `address`
+    /// alone.
     pub(super) async fn get(
         &self,
         address: &Address,
@@ -284,9 +284,10 @@ impl HttpClient {
         if is_loopback && !self.is_local {
             return Err(internal_address_error(address));
         }
-        match address.tls || is_loopback || self.insecure_http {
-            true => Ok(()),
-            false => Err(RegistryFailure::PlainText { host: address.authority() }),
+        if address.tls || is_loopback || self.insecure_http {
+            Ok(())
+        } else {
+            Err(RegistryFailure::PlainText { host: address.authority() })
         }
     }
 
@@ -361,7 +362,7 @@ impl HttpClient {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await;
         let stream = stream.map_err(|why| unreachable(&why))?;
         stream.set_nodelay(true).map_err(|why| unreachable(&why))?;
-        // A name can mean any address.
+        // A name can resolve to any address.
         let peer = stream.peer_addr().map_err(|why| unreachable(&why))?;
         if is_internal_address(peer.ip()) && !self.is_local && address.host != self.host {
             return Err(internal_address_error(address));
@@ -389,8 +390,8 @@ impl HttpClient {
     }
 }
 
-/// The question as a proxy takes it that passes on plain text. It reads all of it, so what is for
-/// the registry's eyes does not go this way.
+/// The request as a plain HTTP proxy takes it. The proxy reads all of it, so credentials for the
+/// registry are not sent this way.
 fn add_proxy_headers(
     proxy: &Proxy,
     request: &mut Request<Empty<Bytes>>,
@@ -411,8 +412,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends when the sender and the answer, or the tunnel it became, are dropped; its errors reach
-    // whoever waits for one.
+    // Ends when the sender and the response, or the tunnel it became, are dropped; its errors reach
+    // the reader of either.
     tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
@@ -466,7 +467,8 @@ mod tests {
         }
         let elsewhere = Address::parse("https://storage.example/a").unwrap();
         assert!(far.check(&elsewhere).is_ok());
-        // What is only known to be this machine once it is called; nothing is said to it.
+        // A host that turns out to be this machine only once it is connected; nothing is sent to
+        // it.
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let named = Address::new(false, &format!("127.1:{port}"), "/").unwrap();

@@ -1,10 +1,11 @@
-//! The proxy between this machine and a registry, as the environment names it for all programs:
+//! The proxy between this machine and a registry, from the usual environment variables:
 //! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, read by the rules that `hyper-util` has
 //! from curl.
 //!
-//! A registry behind TLS is reached through a tunnel (`CONNECT_TIMEOUT`): the proxy learns its name and no
-//! more. Plain text it could read, so nothing that says who we are goes along then; the proxy's own
-//! credentials, from its address, go to the proxy alone. Loopback is never asked for by a proxy.
+//! A registry behind TLS is reached through a tunnel (`CONNECT`): the proxy learns its host name
+//! and no more. It could read plain HTTP, so credentials for the registry are not sent then; the
+//! proxy's own credentials, from its address, are sent to the proxy alone. Loopback is never
+//! accessed through a proxy.
 
 use super::error::{RegistryFailure, printable};
 use super::http_client::{Address, handshake};
@@ -18,7 +19,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 
-/// Which proxy is for whom; none for anybody by default.
+/// The proxies by target; the default has none.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies(Option<Arc<Matcher>>);
 
@@ -27,7 +28,7 @@ pub struct Proxies(Option<Arc<Matcher>>);
 pub(super) struct Proxy {
     host: String,
     port: u16,
-    /// What the proxy itself wants to see.
+    /// The proxy's own `Proxy-Authorization`.
     pub(super) authorization: Option<HeaderValue>,
 }
 
@@ -44,7 +45,7 @@ impl Proxies {
     }
 
     /// # Errors
-    /// When there is one that is spoken to in another way than HTTP.
+    /// When there is one with a protocol other than HTTP.
     pub(super) fn proxy_for(&self, address: &Address) -> Result<Option<Proxy>, RegistryFailure> {
         let Some(matcher) = self.0.as_ref().filter(|_| !address.is_loopback()) else {
             return Ok(None);
@@ -82,7 +83,7 @@ impl Proxy {
         Ok(stream)
     }
 
-    /// A connection to `target`, which is a host and a port, that the proxy passes on unread.
+    /// A connection to `target`, which is a host and a port, that the proxy forwards unread.
     pub(super) async fn tunnel(&self, target: &str) -> Result<TokioIo<Upgraded>, RegistryFailure> {
         let broke = |why: hyper::Error| self.unreachable(&why);
         let mut sender = handshake(self.connect().await?).await.map_err(broke)?;

@@ -1,19 +1,19 @@
-//! Names of images in registries: `docker://HOST[:PORT]/NAME[:TAG|@sha256:…]`.
+//! References to images in registries: `docker://HOST[:PORT]/NAME[:TAG|@sha256:…]`.
 //!
-//! The scheme is written out, as skopeo and podman do: without it `alpine` could be a file or an
-//! image, and which one it is would depend on the folder one stands in. Behind it the short names
-//! of Docker Hub work, because that is what people copy from web pages.
+//! The scheme is required, as in skopeo and podman: without it `alpine` could be a file or an
+//! image, depending on the working directory. After it the short names of Docker Hub work, because
+//! that is what people copy from web pages.
 
 use crate::digest::PackageDigest;
 use crate::path::truncate;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a reference begins with.
+/// The prefix of a reference.
 pub const SCHEME: &str = "docker://";
 const ALLOWED: &str = "docker://HOST[:PORT]/NAME[:TAG|@sha256:DIGEST], or docker://NAME[:TAG] for \
                        Docker Hub";
-/// Docker Hub as references spell it, and where it answers.
+/// Docker Hub as references spell it, and its address.
 pub(super) const DOCKER_HUB: &str = "docker.io";
 const DOCKER_HUB_ADDRESS: &str = "registry-1.docker.io";
 const MAX_NAME: usize = 255;
@@ -34,7 +34,7 @@ enum Version {
     Digest(PackageDigest),
 }
 
-/// Why a text names no image.
+/// Why a text is not a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} names no image: {why}; allowed: {ALLOWED}")]
 pub struct BadReference {
@@ -49,7 +49,7 @@ impl Reference {
         &self.host
     }
 
-    /// `HOST[:PORT]` that is connected to.
+    /// `HOST[:PORT]` to connect to.
     pub(super) fn connect_address(&self) -> &str {
         if self.host == DOCKER_HUB { DOCKER_HUB_ADDRESS } else { &self.host }
     }
@@ -60,13 +60,13 @@ impl Reference {
         &self.name
     }
 
-    /// The last part of the name: what a file made of the image is called.
+    /// The last part of the name: the default file name for the image.
     #[must_use]
     pub fn stem(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
 
-    /// Tag or digest, as a manifest is asked for.
+    /// Tag or digest, for the request of a manifest.
     pub(super) fn version(&self) -> String {
         match &self.version {
             Version::Tag(tag) => tag.clone(),
@@ -81,7 +81,7 @@ impl Reference {
         }
     }
 
-    /// The same repository, by digest: what a tag stood for.
+    /// The same repository, with the digest that a tag stood for.
     pub(super) fn with_digest(&self, digest: PackageDigest) -> Reference {
         Reference { version: Version::Digest(digest), ..self.clone() }
     }
@@ -121,9 +121,10 @@ impl FromStr for Reference {
             Some((name, tag)) => (name, Some(tag)),
             None => (path, None),
         };
-        let name = match host == DOCKER_HUB && !name.contains('/') {
-            true => format!("library/{name}"),
-            false => name.to_owned(),
+        let name = if host == DOCKER_HUB && !name.contains('/') {
+            format!("library/{name}")
+        } else {
+            name.to_owned()
         };
         if name.len() > MAX_NAME || !name.split('/').all(is_part) {
             let why = "parts of a-z and 0-9 with single ., _ or - between, at most 255 in all";
@@ -157,9 +158,10 @@ fn check_host(host: &str) -> Result<(), &'static str> {
     }
     let is_address = host.starts_with('[') && name.parse::<std::net::Ipv6Addr>().is_ok();
     let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
-    match is_address || (!name.is_empty() && name.len() <= 253 && name.bytes().all(letter)) {
-        true => Ok(()),
-        false => Err("it is no host name and no address"),
+    if is_address || (!name.is_empty() && name.len() <= 253 && name.bytes().all(letter)) {
+        Ok(())
+    } else {
+        Err("it is no host name and no address")
     }
 }
 
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn what_people_type_is_understood() {
         let digest = format!("sha256:{}", "a".repeat(64));
-        for (typed, means, asked) in [
+        for (typed, means, address) in [
             ("docker://alpine", "docker.io/library/alpine:latest", "registry-1.docker.io"),
             ("docker://alpine:3.20", "docker.io/library/alpine:3.20", "registry-1.docker.io"),
             ("docker://grafana/grafana", "docker.io/grafana/grafana:latest", DOCKER_HUB_ADDRESS),
@@ -211,7 +213,7 @@ mod tests {
         ] {
             let reference: Reference = typed.parse().unwrap();
             assert_eq!(reference.to_string(), format!("docker://{means}"), "{typed}");
-            assert_eq!(reference.connect_address(), asked, "{typed}");
+            assert_eq!(reference.connect_address(), address, "{typed}");
         }
         let both: Reference = format!("docker://quay.io/a/b:tag@{digest}").parse().unwrap();
         assert_eq!(both.to_string(), format!("docker://quay.io/a/b@{digest}"));

@@ -1,9 +1,9 @@
-//! Questions to one registry about one image, with whatever the registry wants to see first.
+//! Authenticated requests to one registry about one image.
 //!
-//! A registry answers the first question with a challenge. What answers it is kept for the next
-//! ones, and asked for anew when the registry does not take it any more: tokens last minutes,
-//! downloads may last longer. Only the registry's own challenges count, not those of servers it
-//! redirects to, and its credentials go to its own domain alone.
+//! A registry answers the first request with a challenge. The resulting authorization is kept for
+//! the next requests, and requested anew when the registry rejects it: tokens last minutes,
+//! downloads may last longer. Only the registry's own challenges are answered, not those of servers
+//! it redirects to, and its credentials are sent to its own domain alone.
 
 use super::challenge::{self, Challenge, is_related};
 use super::credentials::Login;
@@ -20,11 +20,11 @@ use tokio::sync::Mutex;
 
 const MAX_TOKEN: usize = 256 << 10;
 const MAX_ERROR_BODY: usize = 16 << 10;
-/// Challenges answered for one question: one for the first, one for a token that has run out.
+/// Challenges answered for one request: one for the first, one for a token that has expired.
 const MAX_CHALLENGES: usize = 2;
-/// Attempts at a question whose answer is short.
+/// Attempts of a request whose response is short.
 const MAX_ATTEMPTS: u32 = 4;
-/// A registry that wants us to wait longer has no time for us.
+/// A registry that asks for a longer wait is treated as overloaded.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 pub(super) struct Session {
@@ -32,7 +32,7 @@ pub(super) struct Session {
     http_client: HttpClient,
     registry: Address,
     login: Option<Login>,
-    /// What the registry took last.
+    /// The authorization that the registry accepted last.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -66,7 +66,7 @@ impl Session {
         Session { reference, http_client, registry, login, authorization: Mutex::default() }
     }
 
-    /// That something about the image failed.
+    /// An error about a part of the image.
     pub(super) fn error_for(&self, label: &str, why: RegistryFailure) -> RegistryError {
         RegistryError { reference: self.reference.to_string(), asked: label.to_owned(), why }
     }
@@ -75,7 +75,7 @@ impl Session {
         self.http_client.times.backoff * 2u32.pow(attempt.min(5))
     }
 
-    /// A short answer, whole. Asked again when the registry is busy or the connection breaks.
+    /// A short response, whole. Retried when the registry is overloaded or the connection breaks.
     pub(super) async fn whole(
         &self,
         label: &str,
@@ -119,7 +119,7 @@ impl Session {
         Ok((answer.headers, content))
     }
 
-    /// An answer of any kind, once the registry's challenge is met.
+    /// A response of any kind, once the registry's challenge is answered.
     pub(super) async fn get(
         &self,
         path: &str,
@@ -133,7 +133,7 @@ impl Session {
                 return Ok(answer);
             }
             let mut kept = self.authorization.lock().await;
-            // Another download may have met the challenge meanwhile.
+            // Another download may have answered the challenge meanwhile.
             if *kept == last_sent {
                 match self.answer_challenge(&answer.headers, last_sent.as_ref()).await? {
                     Some(authorization) => *kept = Some(authorization),
@@ -145,7 +145,7 @@ impl Session {
         self.http_client.get(&address, headers, last_sent.as_ref()).await
     }
 
-    /// What meets the challenge; none if there is nothing else to show.
+    /// The authorization that answers the challenge; none if there are no more credentials to try.
     async fn answer_challenge(
         &self,
         headers: &HeaderMap,
@@ -166,7 +166,7 @@ impl Session {
         Ok(Some(next).filter(|next| Some(next) != rejected))
     }
 
-    /// Passwords cross no network in the clear, whatever was allowed for images.
+    /// Passwords are never sent in plain text over a network, whatever was allowed for images.
     fn basic(&self, login: &Login, to: &Address) -> Result<HeaderValue, RequestFault> {
         if !to.tls && !to.is_loopback() {
             return Err(RequestFault::Final(RegistryFailure::PlainCredentials {
@@ -226,12 +226,12 @@ impl Session {
         RegistryFailure::Denied { detail, credentials }
     }
 
-    /// What an answer other than the hoped-for says.
+    /// The error in a response other than the expected one.
     pub(super) async fn fault_from(&self, mut answer: Answer) -> RequestFault {
         let status = answer.status;
         let wait = answer.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
         let wait = wait.map(Duration::from_secs);
-        // A refusal that cannot be read is one all the same.
+        // An error response that cannot be read is one all the same.
         let text = answer.whole(MAX_ERROR_BODY).await.unwrap_or_default();
         let detail = match serde_json::from_slice::<ErrorBody>(&text) {
             Ok(ErrorBody { errors }) if !errors.is_empty() => {
@@ -241,10 +241,13 @@ impl Session {
         };
         let detail = format!("{} {detail}", status.as_u16());
         RequestFault::Final(match status.as_u16() {
-            401 | 403 => match self.are_credentials_withheld(&answer) {
-                true => RegistryFailure::Denied { detail, credentials: Credentials::Withheld },
-                false => self.denied_error(detail),
-            },
+            401 | 403 => {
+                if self.are_credentials_withheld(&answer) {
+                    RegistryFailure::Denied { detail, credentials: Credentials::Withheld }
+                } else {
+                    self.denied_error(detail)
+                }
+            }
             404 => RegistryFailure::Missing(detail),
             429 if wait.is_some_and(|wait| wait > MAX_RETRY_AFTER) => RegistryFailure::Busy(detail),
             429 | 500 | 502 | 503 | 504 => return RequestFault::Retryable(detail),
@@ -252,7 +255,7 @@ impl Session {
         })
     }
 
-    /// Whether there are credentials that were kept from whoever gives out tokens.
+    /// Whether there are credentials that were withheld from the authorization server.
     fn are_credentials_withheld(&self, answer: &Answer) -> bool {
         match challenge::parse_challenge(&answer.headers) {
             Ok(Challenge::Bearer { realm, .. }) => {

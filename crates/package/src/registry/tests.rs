@@ -34,7 +34,7 @@ async fn fetch_image(
     (folder, fetched)
 }
 
-/// The image cannot be had, and says so in these words.
+/// Pulling the image fails with an error of these parts.
 async fn check_rejected(store: Store, parts: &[&str]) {
     let server = Server::start(store).await;
     let (_, settings) = fast_config(&server);
@@ -63,8 +63,8 @@ async fn the_image_of_the_platform_is_fetched_and_becomes_a_package() {
         let imported = oci::import(&layout, &package, platform, settings.limits).unwrap();
         assert_eq!((imported.layers, imported.command.as_slice()), (2, &["/run".to_owned()][..]));
         assert_eq!(imported.built.entries, 2, "one file of each layer");
-        assert!(!server.requests().iter().any(|asked| asked.contains(&server.store().arm)));
-        // By digest it is the same, whatever the tag says meanwhile.
+        assert!(!server.requests().iter().any(|request| request.contains(&server.store().arm)));
+        // By digest it is the same, whatever the tag refers to meanwhile.
         let by_digest = fetch(&fetched.pinned, &folder.path("again"), &settings, &()).await;
         assert_eq!(by_digest.unwrap(), fetched);
     }
@@ -92,10 +92,10 @@ async fn a_broken_download_goes_on_where_it_stopped() {
     let (folder, fetched) = fetch_image(&server, &settings).await;
     fetched.unwrap();
     let ranges: Vec<String> =
-        server.requests().into_iter().filter(|asked| asked.contains(&large)).collect();
+        server.requests().into_iter().filter(|request| request.contains(&large)).collect();
     let from = |request: &String| request.split_once("bytes=").map(|(_, range)| range.to_owned());
     let from: Vec<Option<String>> = ranges.iter().map(from).collect();
-    // How much of a broken answer arrives is for the network to say.
+    // How much of a broken response arrives depends on the network.
     assert!(from.len() == 3 && from[0].is_none(), "{from:?}");
     assert!(from[1..].iter().all(Option::is_some), "{from:?}");
     let blobs = list_names(&folder.path("layout/blobs/sha256"));
@@ -187,7 +187,7 @@ async fn redirects_end_and_take_no_credentials_along() {
         store.blobs.insert(store.large.clone(), BlobResponse::Redirect(to.into()));
         check_rejected(store, &[part]).await;
     }
-    // Storage of somebody else: another port is another server.
+    // Storage of another owner: another port is another server.
     let storage = Server::start(Store::image(false)).await;
     let mut store = Store::image(false);
     let large = store.large.clone();
@@ -198,7 +198,7 @@ async fn redirects_end_and_take_no_credentials_along() {
     let (_, settings) = with_login(&server);
     fetch_image(&server, &settings).await.1.unwrap();
     assert!(
-        server.authorizations().iter().any(|shown| shown == "Basic dTpw"),
+        server.authorizations().iter().any(|authorization| authorization == "Basic dTpw"),
         "the registry saw it"
     );
     assert_eq!(storage.authorizations(), [""], "the storage did not");
@@ -222,20 +222,27 @@ async fn a_token_is_fetched_with_the_credentials_and_used() {
     let (_, settings) = with_login(&server);
     fetch_image(&server, &settings).await.1.unwrap();
     let requests = server.requests();
-    let token = requests.iter().find(|asked| asked.starts_with("/token?")).expect("asked for one");
+    let token = requests
+        .iter()
+        .find(|request| request.starts_with("/token?"))
+        .expect("a token is requested");
     assert!(token.contains("service=registry") && token.contains("scope=repository%3Ateam"));
     assert!(
         server.authorizations().contains(&"Basic dTpw".to_owned()),
         "to the one who gives tokens"
     );
-    assert_eq!(requests.iter().filter(|asked| asked.starts_with("/token")).count(), 1, "and kept");
+    assert_eq!(
+        requests.iter().filter(|request| request.starts_with("/token")).count(),
+        1,
+        "and kept"
+    );
 }
 
 #[tokio::test]
 async fn a_registry_cannot_have_our_credentials_sent_elsewhere() {
     let other = Server::start(Store::default()).await;
     let mut store = Store::image(false);
-    // The same machine by another name is somebody else.
+    // The same machine under another name is another server.
     let realm = format!("http://localhost:{}/token", other.address.port());
     store.token = Some(("secret-token".into(), Some(realm)));
     let server = Server::start(store).await;
@@ -264,7 +271,7 @@ async fn who_is_denied_is_told_what_to_show() {
 
 #[tokio::test]
 async fn other_hosts_are_not_spoken_to_in_plain_text_and_tls_is_checked() {
-    // Nothing is sent: whoever speaks plain text on loopback has no certificate.
+    // Nothing is sent: a server that speaks plain HTTP on loopback has no certificate.
     let server = Server::start(Store::image(false)).await;
     let (_, settings) = fast_config(&server);
     let folder = Folder::new();
@@ -315,7 +322,7 @@ async fn layers_in_zstd_are_unpacked_and_bombs_are_not() {
 /// The proxy's own name and password, and as it sees them.
 const PROXY_LOGIN: (&str, &str) = ("me:word", "Basic bWU6d29yZA==");
 
-/// A registry that only the proxy can find, and how to get there.
+/// A registry that only the proxy can resolve, and the configuration to reach it.
 fn through_proxy(proxy: &FakeProxy, folder: &Folder, authority: &str) -> (Reference, PullConfig) {
     let reference: Reference = "docker://registry.test/team/app:v1".parse().unwrap();
     let login = r#"{"auths": {"registry.test": {"auth": "dTpw"}}}"#;
@@ -356,7 +363,7 @@ async fn a_proxy_is_gone_through_and_reads_nothing_of_ours() {
         assert!(head.starts_with("CONNECT registry.test:443 HTTP/1.1\r\n"), "{head}");
         assert!(head.contains(PROXY_LOGIN.1) && !head.contains("dTpw"), "{head}");
     }
-    // Who does not let us through is named, and what the registry would have seen stays here.
+    // The error names the proxy that rejected us, and credentials for the registry stay here.
     let strict = FakeProxy::start(secure.address, "Basic other").await;
     let (_, settings) = through_proxy(&strict, &folder, &authority);
     let error = fetch(&reference, &folder.path("again"), &settings, &()).await.unwrap_err();
@@ -377,7 +384,7 @@ async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
         heads[0].starts_with("GET http://registry.test/v2/team/app/manifests/v1 "),
         "{heads:?}"
     );
-    // A registry that grants tokens in the clear: what it granted does not pass by the proxy.
+    // A registry that issues tokens over plain HTTP: they are not sent through the proxy.
     let mut store = Store::image(false);
     store.token = Some(("secret-token".into(), Some("http://registry.test/token".into())));
     let server = Server::start(store).await;
@@ -391,7 +398,7 @@ async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
 
 #[tokio::test]
 async fn a_proxy_is_for_those_whom_the_environment_names() {
-    // Nobody listens there; loopback does not go through it.
+    // No server listens there; loopback does not go through it.
     let server = Server::start(Store::image(false)).await;
     let (_, settings) = fast_config(&server);
     let none = PullConfig { proxies: Proxies::all("http://127.0.0.1:1", ""), ..settings };

@@ -1,7 +1,7 @@
-//! Whom we believe that a registry is who it says: the authorities this machine trusts, and those
-//! in a file that was named.
+//! The trust roots for registries: the authorities this machine trusts, and those in a file that
+//! was named.
 //!
-//! The machine's list is read from where distributions keep it. Rejected: a list compiled in. It
+//! The machine's bundle is read from where distributions keep it. Rejected: a list compiled in. It
 //! would age with the program, and the authority a company adds to its machines would be missing.
 
 use super::error::RegistryFailure;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Names another list, as for other programs.
+/// Names another bundle, as for other programs.
 const ENV_VAR: &str = "SSL_CERT_FILE";
 /// Debian and Alpine, Fedora, SUSE, and the rest.
 const SYSTEM_BUNDLES: [&str; 4] = [
@@ -46,8 +46,8 @@ pub(super) fn tls_config(
     Ok(Arc::new(config))
 }
 
-/// The certificates of the list that was named, or else of the machine's. It may hold what this
-/// library cannot read; the others in it still count.
+/// The certificates of the named bundle, or else of the machine's. It may contain some that this
+/// library cannot read; the others still count.
 fn system_certificates(
     named: Option<&Path>,
 ) -> Result<Vec<CertificateDer<'static>>, RegistryFailure> {

@@ -1,5 +1,5 @@
-//! Hostile packages: each is whole in itself (head, chunks, digest), so that it is refused for what
-//! it contains. After each, the folder around the target is as it was.
+//! Hostile packages: each is consistent in itself (head, chunks, digest), so that it is rejected
+//! for its content. After each, the folder around the target is as it was.
 
 use super::*;
 use crate::build::build;
@@ -56,7 +56,7 @@ fn unpacked(bytes: &[u8], into: &Path) -> Result<Unpacked, PackageError> {
     unpack(bytes, bytes.len() as u64, into, limits, Some(PackageDigest::of(bytes)))
 }
 
-/// The package is refused with this, and nothing is left of the attempt.
+/// The package is rejected with this error, and nothing is left of the attempt.
 fn check_rejected(members: Vec<Raw>, expected: &str) {
     let dir = Folder::new();
     fs::write(dir.path("victim"), "untouched").unwrap();
@@ -246,8 +246,8 @@ const KINDS: &[u8] = b"0125364LKxgS7";
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the members are: unpacked or not, only `into` can be new, and all that is in it
-    /// leads back into it.
+    /// For any members: unpacked or not, only `into` can be new, and everything in it leads back
+    /// into it.
     #[test]
     fn nothing_outside_is_touched(
         picks in prop::collection::vec(

@@ -1,7 +1,8 @@
-//! The log of machine changes: what each class of tasks must look at again since it last looked.
+//! The log of machine changes: which machines each class of tasks must score again since its last
+//! scan.
 //!
 //! Positions are absolute and grow for ever; old entries are dropped once the log is a few times
-//! longer than the cell, because whoever is that far behind is better off with a full scan.
+//! longer than the cell, because a class that is that far behind is better off with a full scan.
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {

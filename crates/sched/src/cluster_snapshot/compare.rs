@@ -1,6 +1,6 @@
-//! Whether two boards say the same. Interned numbers and the order of lists depend on the way a
-//! board was made, so everything is compared by what it means. A scheduler can check its mirror
-//! against a fresh one with this; the tests do after every step.
+//! Compares two snapshots for equality. Interned numbers and the order of lists depend on how a
+//! snapshot was made, so everything is compared by what it means. A scheduler can check its mirror
+//! against a fresh snapshot with this; the tests do after every step.
 
 use super::ClusterSnapshot;
 use super::machines::NO_DOMAIN;
@@ -8,7 +8,7 @@ use super::rows::{JobRow, TaskRow};
 use cellwright_cell::id::{JobId, TaskId};
 use std::fmt::Debug;
 
-/// The first thing two boards disagree on.
+/// The first difference between two snapshots.
 type Comparison = Result<(), String>;
 
 fn check_equal<T: PartialEq + Debug>(label: impl FnOnce() -> String, a: T, b: T) -> Comparison {
@@ -22,7 +22,7 @@ fn sorted<T: Ord + Clone>(list: &[T]) -> Vec<T> {
 }
 
 impl ClusterSnapshot {
-    /// Where this board and `other` differ first, in words.
+    /// Describes the first difference between this snapshot and `other`.
     ///
     /// # Errors
     /// The first difference found.

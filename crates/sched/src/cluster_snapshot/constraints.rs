@@ -1,10 +1,11 @@
-//! What jobs demand of machines' attributes, against attribute profiles: both are interned, each
-//! pair is judged once. Demands are the job's constraints and the folders that it borrows, which
-//! machines tell among their attributes.
+//! Requirements of jobs on machine attributes, evaluated against attribute profiles: both are
+//! interned, each pair is evaluated once. Requirements are the job's constraints and its host
+//! volumes, which machines report among their attributes.
 //!
 //! A single constraint depends on one attribute, so it is evaluated once per distinct value of that
 //! attribute; ten thousand machines with two kernels cost two regular expressions, not ten
-//! thousand. A folder may be lent by any of those around it, so nothing is kept for single ones.
+//! thousand. A host volume may be granted by any of its ancestor directories, so results are not
+//! kept for single volumes.
 
 use super::intern::Interner;
 use cellwright_cell::constraint::{AttributeValue, Attributes, Constraint, Strength};
@@ -12,7 +13,7 @@ use cellwright_cell::isolation::{HostVolume, Volume};
 use cellwright_cell::spec::JobSpec;
 use std::collections::BTreeMap;
 
-/// What a job demands of the attributes of a machine.
+/// What a job requires of the attributes of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MachineRequirements {
     /// In the job's order.
@@ -22,7 +23,7 @@ pub(crate) struct MachineRequirements {
 }
 
 impl MachineRequirements {
-    /// `None` for a job that demands nothing.
+    /// `None` for a job without requirements.
     pub fn of(spec: &JobSpec) -> Option<MachineRequirements> {
         let volumes = &spec.task.isolation.volumes;
         if spec.constraints.is_empty() && volumes.is_empty() {
@@ -38,10 +39,10 @@ impl MachineRequirements {
     }
 }
 
-/// What a profile means for demands.
+/// The result of evaluating requirements against one attribute profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequirementsResult {
-    /// Position of the first hard demand that fails; `NONE_FAILING` when all hold.
+    /// Position of the first hard requirement that fails; `NONE_FAILING` when all hold.
     pub first_failing: u32,
     /// Sum of the weights of soft constraints that do not hold.
     pub missed_weight: u16,
@@ -53,7 +54,7 @@ pub(crate) const NONE_FAILING: u32 = u32::MAX;
 pub(crate) struct ConstraintTable {
     requirements: Interner<MachineRequirements>,
     profiles: Interner<Attributes>,
-    /// By list, then profile.
+    /// By requirements, then profile.
     results: Vec<Vec<RequirementsResult>>,
     /// Results by constraint and value of its attribute.
     memo: BTreeMap<(Constraint, Option<AttributeValue>), bool>,
@@ -75,9 +76,9 @@ impl ConstraintTable {
         let id = self.profiles.intern(attributes);
         if id as usize == known {
             for list in 0..self.results.len() {
-                let demands = self.requirements.items()[list].clone();
-                let judgement = self.evaluate(&demands, attributes);
-                self.results[list].push(judgement);
+                let requirements = self.requirements.items()[list].clone();
+                let result = self.evaluate(&requirements, attributes);
+                self.results[list].push(result);
             }
         }
         id
@@ -89,11 +90,11 @@ impl ConstraintTable {
     }
 
     pub fn constraints(&self, list: u32) -> &[Constraint] {
-        self.requirements.get(list).map_or(&[], |demands| &demands.constraints)
+        self.requirements.get(list).map_or(&[], |requirements| &requirements.constraints)
     }
 
     pub fn host_volumes(&self, list: u32) -> &[HostVolume] {
-        self.requirements.get(list).map_or(&[], |demands| &demands.host_volumes)
+        self.requirements.get(list).map_or(&[], |requirements| &requirements.host_volumes)
     }
 
     pub fn attributes(&self, profile: u32) -> Option<&Attributes> {
@@ -102,11 +103,11 @@ impl ConstraintTable {
 
     fn evaluate(
         &mut self,
-        demands: &MachineRequirements,
+        requirements: &MachineRequirements,
         attributes: &Attributes,
     ) -> RequirementsResult {
         let mut result = RequirementsResult { first_failing: NONE_FAILING, missed_weight: 0 };
-        for (position, constraint) in demands.constraints.iter().enumerate() {
+        for (position, constraint) in requirements.constraints.iter().enumerate() {
             if self.is_satisfied(constraint, attributes) {
                 continue;
             }
@@ -115,11 +116,13 @@ impl ConstraintTable {
                 Strength::Soft(weight) => result.missed_weight += u16::from(weight),
             }
         }
-        if let Some(at) =
-            demands.host_volumes.iter().position(|host_volume| !host_volume.is_granted(attributes))
+        if let Some(at) = requirements
+            .host_volumes
+            .iter()
+            .position(|host_volume| !host_volume.is_granted(attributes))
         {
             result.first_failing =
-                result.first_failing.min((demands.constraints.len() + at) as u32);
+                result.first_failing.min((requirements.constraints.len() + at) as u32);
         }
         result
     }

@@ -1,4 +1,4 @@
-//! Counts per small integer, for "how many tasks of this job are on that machine": asked for every
+//! Counts per small integer, for "how many tasks of this job are on that machine": read for every
 //! machine of every scan of a spread job, so a probe must cost a few nanoseconds; a job of ten
 //! tasks must not pay for ten thousand machines, so a dense array is out.
 //!

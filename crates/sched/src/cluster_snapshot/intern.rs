@@ -1,6 +1,6 @@
 //! Interning: long keys (attribute maps, packages, names, device kinds) become small integers once,
 //! so that the hot path compares integers. Never shrinks; the number of distinct keys is bounded by
-//! what machines and jobs have ever said.
+//! what machines and jobs have ever reported or specified.
 
 use std::collections::BTreeMap;
 

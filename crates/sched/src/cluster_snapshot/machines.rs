@@ -23,7 +23,7 @@ impl Room {
         Room { free: std::array::from_fn(|i| capacity[i % DIMENSIONS] as i64) }
     }
 
-    /// Whether every sum has what is needed; all sums are compared, so that nothing branches.
+    /// Whether every sum has room for `need`; all sums are compared, so that nothing branches.
     #[inline]
     pub fn fits(&self, need: &[i64; SUMS]) -> bool {
         self.free.iter().zip(need).fold(true, |fits, (free, need)| fits & (free >= need))
@@ -46,7 +46,7 @@ pub(crate) enum SchedulableStatus {
     Gone,
     Down,
     Draining,
-    /// Open to production alone.
+    /// Accepts production tasks only.
     UnderPressure,
     Ready,
 }
@@ -93,13 +93,13 @@ impl DeviceSlot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub range: PortRange,
-    /// In use and by whom, sorted.
+    /// In use and by which task, sorted.
     pub used: Vec<(u16, TaskId)>,
     /// How many of `used` lie in the range.
     pub used_in_range: u32,
 }
 
-/// What is there of a named resource, and what is held.
+/// Capacity and usage of a named resource on one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamedResourceUsage {
     pub capacity: u64,
@@ -116,7 +116,7 @@ pub(crate) const NO_DOMAIN: u32 = u32::MAX;
 pub(crate) struct Machines {
     pub room: Vec<Room>,
     pub status: Vec<SchedulableStatus>,
-    /// Whether it is short, whatever else its status tells.
+    /// Whether it is under pressure, whatever its status.
     pub under_pressure: Vec<bool>,
     pub shape: Vec<u32>,
     pub profile: Vec<u32>,
@@ -125,15 +125,15 @@ pub(crate) struct Machines {
     pub retained_disk: Vec<u64>,
     pub ports: Vec<Ports>,
     pub devices: Vec<Vec<DeviceSlot>>,
-    /// By interned name, sorted; names nobody has or holds are absent.
+    /// By interned name, sorted; names with neither capacity nor usage are absent.
     pub named: Vec<Vec<(u32, NamedResourceUsage)>>,
     /// Interned packages, sorted.
     pub packages: Vec<Vec<u32>>,
     pub holders: Vec<Vec<TaskId>>,
-    /// How many hold something there, those inside allocs too.
+    /// Number of tasks that hold something there, those inside allocs included.
     pub task_counts: Vec<u32>,
-    /// Room if everybody of a band and below were gone, for the three bands somebody can preempt:
-    /// a bound that tells most machines off at the cost of one cache line.
+    /// Room if all tasks of a band and below were gone, for the three bands that can be preempted:
+    /// a bound that rules out most machines at the cost of one cache line.
     pub room_without_band: [Vec<Room>; BANDS_BELOW_TOP],
     /// Lowest priority of a holder; `NO_HOLDER` when there is none.
     pub lowest_priority: Vec<u16>,
@@ -146,7 +146,7 @@ pub(crate) struct Machines {
 
 pub(crate) const NO_HOLDER: u16 = u16::MAX;
 
-/// Bands that somebody can preempt.
+/// Bands that can be preempted.
 pub(crate) const BANDS_BELOW_TOP: usize = 3;
 
 impl Machines {
@@ -223,7 +223,7 @@ impl Machines {
 
 /// Writing machines.
 impl ClusterSnapshot {
-    /// Adds a machine or takes over what changed of it; what is placed there stays charged.
+    /// Adds a machine or updates a changed one; tasks placed there stay charged.
     pub fn put_machine(&mut self, id: MachineId, info: &MachineInfo<'_>) {
         let m = id.slot();
         self.machines.grow(m + 1);
@@ -286,7 +286,7 @@ impl ClusterSnapshot {
         self.change_log.push(id.0);
     }
 
-    /// Forgets a machine; tasks still there are forgotten with it.
+    /// Removes a machine; tasks still there are removed with it.
     pub fn remove_machine(&mut self, id: MachineId) {
         let m = id.slot();
         if !self.machines.exists(m) {

@@ -1,7 +1,7 @@
-//! The board as a mirror of a state: built whole, then kept up by the state's events. An event only
-//! says *which* rows to read again; what they say is read from the state, so that a missed meaning
-//! of an event cannot make the mirror drift. Rows that a pass wrote are read again as well: a plan
-//! that was refused has no events.
+//! Keeps the cluster snapshot in step with a state: it is built whole, then updated by the state's
+//! events. An event only says *which* rows to read again; their values are read from the state, so
+//! that a misread event cannot make the mirror drift. Rows that a pass wrote are read again as
+//! well: a rejected plan has no events.
 
 use super::{
     AssumedChanges, ClusterSnapshot, Hold, JobInfo, MachineInfo, PendingTaskInfo, PlacedTaskInfo,
@@ -17,11 +17,11 @@ use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::BTreeSet;
 
-/// Rows to read again.
+/// Rows to read again from the state.
 #[derive(Debug, Default)]
 struct DirtyRows {
     machines: BTreeSet<MachineId>,
-    /// Of named resources on machines that are otherwise as they were.
+    /// Capacities of named resources on machines that are otherwise unchanged.
     capacities: BTreeSet<(ResourceId, MachineId)>,
     jobs: BTreeSet<JobId>,
     /// Jobs all of whose tasks are read again.
@@ -48,12 +48,13 @@ impl DirtyRows {
                 EventKind::Machine { machine, .. } => {
                     touched.machines.insert(*machine);
                 }
-                // Capacity changes name their machine; what names none concerns leases and names.
+                // Capacity changes name their machine; an event without one concerns leases and
+                // names.
                 EventKind::Component(components::Event::Ephemeral(event)) => {
                     let at = event.machine.map(|machine| (event.resource, machine));
                     touched.capacities.extend(at);
                 }
-                // Nothing else of components is on the board.
+                // No other component is part of the snapshot.
                 EventKind::Component(_)
                 | EventKind::JobRejected { .. }
                 | EventKind::User { .. }
@@ -74,7 +75,7 @@ impl DirtyRows {
 }
 
 impl ClusterSnapshot {
-    /// The board of a state: everything that waits or holds.
+    /// The snapshot of a state: all tasks that are pending or hold resources.
     #[must_use]
     pub fn from_state(state: &State) -> ClusterSnapshot {
         let mut snapshot = ClusterSnapshot {
@@ -100,11 +101,11 @@ impl ClusterSnapshot {
         snapshot
     }
 
-    /// Takes over what `events` say has changed; `state` is the state after them. What a pass wrote
-    /// becomes what the state says of it, so a plan is to be committed before the next sync.
+    /// Applies the changes of `events`; `state` is the state after them. Rows written by a pass are
+    /// replaced by what the state has, so a plan must be committed before the next sync.
     pub fn sync(&mut self, state: &State, events: &[Event]) {
-        // Every machine means something else now. It happens when operators change a setting:
-        // nothing that depended on the old meaning is worth keeping.
+        // The limit changes the meaning of every machine's row. It happens when operators change a
+        // setting: nothing that depended on the old meaning is worth keeping.
         if self.max_tasks_per_machine != max_tasks_per_machine(state) {
             *self = ClusterSnapshot { passes: self.passes, ..ClusterSnapshot::from_state(state) };
             return;
@@ -114,7 +115,7 @@ impl ClusterSnapshot {
         touched.jobs.extend(moved_sets.iter().copied());
         touched.whole_jobs.extend(moved_sets);
         touched.add(self.assumed.replace(AssumedChanges::default()).unwrap_or_default());
-        // A crash is forgotten by the clock alone, without an event.
+        // Crash avoidance ends by the clock alone, without an event.
         while self.crash_avoidance_ends.first().is_some_and(|(until, _)| *until <= state.now()) {
             touched.tasks.extend(self.crash_avoidance_ends.pop_first().map(|(_, task)| task));
         }
@@ -124,7 +125,7 @@ impl ClusterSnapshot {
         }
         touched.tasks.sort_unstable();
         touched.tasks.dedup();
-        // What left frees its place before anybody else is put there.
+        // Tasks that left free their room before any other task is placed there.
         let left = |task: &TaskId| !state.tasks().get(*task).is_some_and(is_holding);
         touched.tasks.iter().copied().filter(left).for_each(|task| self.drop_task(task));
         if !self.reserved.is_empty() {
@@ -183,8 +184,8 @@ impl ClusterSnapshot {
         self.put_machine(id, &info);
     }
 
-    /// One capacity of a machine; the others, and who is there, stay as they are. A resource that
-    /// is gone has no name any more, so its machine is read as a whole.
+    /// Reads one capacity of a machine; the others, and the tasks there, stay as they are. A
+    /// resource that is gone has no name any more, so its machine is read as a whole.
     fn refresh_capacity(&mut self, state: &State, resource: ResourceId, machine: MachineId) {
         match state.resources().get(resource).map(|row| &row.name) {
             Some(name) if state.machines().get(machine).is_some() => {
@@ -212,7 +213,8 @@ impl ClusterSnapshot {
         self.put_job(id, &info);
     }
 
-    /// What the state no longer says is held elsewhere frees its place before others are put there.
+    /// A reservation elsewhere that the state no longer has frees its room before tasks are placed
+    /// there.
     fn drop_stale_reserved(&mut self, state: &State, id: TaskId) {
         if self.reserved_of(id).is_some()
             && self.reserved_of(id) != state.tasks().get(id).and_then(reserved_hold).as_ref()
@@ -271,7 +273,7 @@ fn is_holding(task: &Task) -> bool {
     task.state.holds_resources() && task.machine().is_some()
 }
 
-/// What the task holds beside where it runs.
+/// What the task holds on a machine where it does not run.
 fn reserved_hold(task: &Task) -> Option<Hold> {
     let hold = task.holds.reserved().filter(|_| task.state.holds_resources())?;
     Some(Hold {

@@ -1,16 +1,16 @@
 //! Room that tasks hold on machines on which they do not run: reservations on the targets of moves.
 //!
-//! It is counted like what any task holds. It is not among the holders of a machine or the members
-//! of an alloc, because nobody is evicted from a place where it is not: the room comes back when
-//! the task itself leaves, or the alloc that the room is in.
+//! It is counted like any other hold. It is not among the holders of a machine or the members of an
+//! alloc, because a task cannot be evicted from a machine where it does not run: the room is freed
+//! when the task itself leaves, or the alloc that the room is in.
 
 use super::ClusterSnapshot;
 use super::rows::{Hold, PlacementState, Undo};
 use cellwright_cell::id::{MachineId, TaskId};
 
 impl ClusterSnapshot {
-    /// What a placed task holds beside where it runs. Its machine, and its alloc, must have been
-    /// put; otherwise nothing is held.
+    /// Puts what a placed task holds on a machine where it does not run. Its machine, and its
+    /// alloc, must have been put; otherwise nothing is held.
     pub fn put_reserved(&mut self, task: TaskId, hold: Option<Hold>) {
         if self.reserved_of(task) == hold.as_ref() {
             return;
@@ -21,19 +21,19 @@ impl ClusterSnapshot {
         }
     }
 
-    /// What the task holds beside where it runs.
+    /// What the task holds on a machine where it does not run.
     #[must_use]
     pub fn reserved_of(&self, task: TaskId) -> Option<&Hold> {
         self.tasks.get(task.slot()).and_then(|row| row.reserved.as_deref())
     }
 
-    /// Who holds room on the machine without running there.
+    /// The tasks that hold room on the machine without running there.
     pub(crate) fn reserved_on(&self, machine: MachineId) -> Vec<TaskId> {
         let all = (machine, TaskId(0))..=(machine, TaskId(u32::MAX));
         self.reserved.range(all).map(|(_, task)| *task).collect()
     }
 
-    /// Who holds room in the alloc without running there.
+    /// The tasks that hold room in the alloc without running there.
     pub(crate) fn reserved_in(&self, alloc: TaskId) -> Vec<TaskId> {
         let Some(row) = self.allocs.get(&alloc).filter(|_| !self.reserved.is_empty()) else {
             return Vec::new();
@@ -55,7 +55,7 @@ impl ClusterSnapshot {
         self.update_reserved_sums(task, true);
     }
 
-    /// Takes what a task holds beside where it runs out of the sums.
+    /// Removes from the sums what a task holds on a machine where it does not run.
     pub(super) fn unreserve(&mut self, task: TaskId) -> Option<Hold> {
         self.reserved_of(task)?;
         self.update_reserved_sums(task, false);
@@ -79,8 +79,8 @@ impl ClusterSnapshot {
             if let Some(assumed) = &mut self.assumed {
                 assumed.tasks.push(task);
             }
-            if let Some(journal) = &mut self.undo_log {
-                journal.push(Undo::Reserve { task, hold });
+            if let Some(undo_log) = &mut self.undo_log {
+                undo_log.push(Undo::Reserve { task, hold });
             }
         }
     }

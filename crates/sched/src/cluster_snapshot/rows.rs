@@ -1,4 +1,4 @@
-//! Rows of the board that are not machines: tasks, jobs, placed allocs, and the undo journal.
+//! Rows of the cluster snapshot other than machines: tasks, jobs, placed allocs, and the undo log.
 
 use super::counts::Counts;
 use super::machines::Room;
@@ -10,35 +10,36 @@ use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
 use std::sync::Arc;
 
-/// Where a task stands.
+/// Where a task is placed, if it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PlacementState {
-    /// Unknown, dead, stopping or deferred: it neither waits nor holds.
+    /// Unknown, dead, stopping or deferred: neither pending nor placed.
     #[default]
     Gone,
     Pending {
         not_before: Time,
     },
     Held(Box<Hold>),
-    /// [`PlacementState::Hold`] without alloc, ports and devices: nearly all tasks, so they cost no heap.
+    /// [`PlacementState::Held`] without alloc, ports and devices: nearly all tasks, so they cost no
+    /// heap.
     PlainHeld {
         machine: MachineId,
         reservation: Resources,
     },
 }
 
-/// How far a task that holds resources has come, which decides what its eviction means.
+/// The phase of a task that holds resources, which decides what its eviction means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskPhase {
-    /// Does not run yet: its eviction disrupts nobody.
+    /// Does not run yet: its eviction disrupts nothing.
     #[default]
     Assigned,
     Running,
-    /// Stops to start again in place: cannot be evicted.
+    /// Stops and starts again in place: cannot be evicted.
     Restarting,
 }
 
-/// What a task holds in one place.
+/// What a task holds on one machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub machine: MachineId,
@@ -51,11 +52,10 @@ pub struct Hold {
 impl PlacementState {
     pub(crate) fn from_hold(held: Hold) -> PlacementState {
         let plain = held.alloc.is_none() && held.ports.is_empty() && held.devices.is_empty();
-        match plain {
-            true => {
-                PlacementState::PlainHeld { machine: held.machine, reservation: held.reservation }
-            }
-            false => PlacementState::Held(Box::new(held)),
+        if plain {
+            PlacementState::PlainHeld { machine: held.machine, reservation: held.reservation }
+        } else {
+            PlacementState::Held(Box::new(held))
         }
     }
 
@@ -130,7 +130,7 @@ pub(crate) struct TaskRow {
     /// Disk that stays charged on its machine when it is evicted.
     pub retained_on_exit: u64,
     pub placement: PlacementState,
-    /// Room it holds on another machine while it runs where it is. Nearly nobody has some.
+    /// Room it holds on another machine while it runs where it is. Few tasks have any.
     pub reserved: Option<Box<Hold>>,
 }
 
@@ -170,9 +170,10 @@ pub(crate) struct JobRow {
     pub plain_classes: Vec<(u32, ClassId)>,
     /// Tasks whose spec has spread limits.
     pub hard_spread_counts: Option<Box<DomainCounts>>,
-    /// Tasks of a service that is better spread.
+    /// Tasks of a service that is preferably spread.
     pub soft_spread_counts: Option<Box<DomainCounts>>,
-    /// Grows when a task leaves a domain: machines nobody touched have become better.
+    /// Grows when a task leaves a domain: machines without a change of their own have become
+    /// better.
     pub domain_departures: u64,
 }
 
@@ -184,13 +185,13 @@ pub(crate) struct AllocRow {
     pub members: Vec<TaskId>,
 }
 
-/// One step back.
+/// One step to undo.
 #[derive(Clone, Debug)]
 pub(crate) enum Undo {
     /// The task was placed: make it pending again.
     Unassign { task: TaskId, not_before: Time },
     /// The task was evicted: put it back.
     Restore { task: TaskId, hold: Hold, phase: TaskPhase, retained_on_exit: u64 },
-    /// The task gave up room that it held elsewhere: hold it again.
+    /// The task released room that it held elsewhere: hold it again.
     Reserve { task: TaskId, hold: Hold },
 }

@@ -1,5 +1,5 @@
-//! Writing jobs and tasks: who waits, who holds what where, and one step back for gangs and
-//! what-if questions.
+//! Writes jobs and tasks into the snapshot: which tasks are pending, what each placed task holds
+//! where, and the moves between the two.
 
 use super::constraints::MachineRequirements;
 use super::machines::{BANDS_BELOW_TOP, NO_DOMAIN, NO_HOLDER};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Jobs and tasks as callers know them.
 impl ClusterSnapshot {
-    /// Adds a job or takes over what changed of it.
+    /// Adds a job or updates a changed one.
     pub fn put_job(&mut self, id: JobId, info: &JobInfo<'_>) {
         if self.jobs.len() <= id.slot() {
             self.jobs.resize(id.slot() + 1, None);
@@ -50,14 +50,14 @@ impl ClusterSnapshot {
         row.in_transition = info.in_transition;
     }
 
-    /// Forgets a job; its tasks must be gone.
+    /// Removes a job; its tasks must be gone.
     pub fn remove_job(&mut self, id: JobId) {
         if let Some(row) = self.jobs.get_mut(id.slot()) {
             *row = None;
         }
     }
 
-    /// A task that waits for a machine. Its job must have been put; otherwise nothing happens.
+    /// Puts a pending task. Its job must have been put; otherwise nothing happens.
     pub fn put_pending(&mut self, task: TaskId, info: &PendingTaskInfo<'_>) {
         let Some(job) = self.job(info.job) else { return };
         let (spec, version) = (job.spec.clone(), job.version);
@@ -76,7 +76,7 @@ impl ClusterSnapshot {
         self.enqueue(task, info.not_before);
     }
 
-    /// A task that holds resources. Its job and machine must have been put.
+    /// Puts a task that holds resources. Its job and machine must have been put.
     pub fn put_placed(&mut self, task: TaskId, info: &PlacedTaskInfo<'_>) {
         if self.job(info.job).is_none() || !self.machines.exists(info.machine.slot()) {
             return;
@@ -113,7 +113,8 @@ impl ClusterSnapshot {
         let members = self.allocs.get(&task).map(|row| row.members.clone()).unwrap_or_default();
         let members: Vec<(TaskId, TaskRow)> =
             members.into_iter().map(|m| (m, self.tasks[m.slot()].clone())).collect();
-        // And what others hold in it; what members hold elsewhere goes with them and comes back.
+        // So do holds of other tasks in it; what members hold elsewhere goes with them and comes
+        // back.
         let elsewhere: Vec<(TaskId, Hold)> = self
             .reserved_in(task)
             .into_iter()
@@ -142,7 +143,7 @@ impl ClusterSnapshot {
         }
     }
 
-    /// Forgets a task, pending or held. Members of an alloc are forgotten with it.
+    /// Removes a task, pending or placed. Members of an alloc are removed with it.
     pub fn drop_task(&mut self, task: TaskId) {
         let Some(row) = self.tasks.get(task.slot()) else { return };
         match &row.placement {
@@ -162,7 +163,7 @@ impl ClusterSnapshot {
         self.uncount_class_member(task);
     }
 
-    /// How a class sees a task of `job`: interned once per job and version in the usual case.
+    /// The class of a task of `job`: interned once per job and version in the usual case.
     pub(crate) fn class_for(
         &mut self,
         job: JobId,
@@ -211,7 +212,7 @@ impl ClusterSnapshot {
             named: named.collect(),
             devices: spec.task.devices.clone(),
             constraints: MachineRequirements::of(spec)
-                .map(|demands| self.constraints.intern_requirements(&demands)),
+                .map(|requirements| self.constraints.intern_requirements(&requirements)),
             packages,
             alloc_set: spec
                 .alloc_set
@@ -224,8 +225,8 @@ impl ClusterSnapshot {
     }
 }
 
-/// Tasks of a job matter to each other when it asked for spread limits, or when it is a prod
-/// service of several tasks, which is better not lost in one piece.
+/// Tasks of a job affect each other's placement when it has spread limits, or when it is a prod
+/// service of several tasks, which are preferably not all lost with one machine.
 fn siblings(job: JobId, spec: &JobSpec) -> Option<Siblings> {
     let strict = !spec.spread.is_empty();
     let service =
@@ -267,8 +268,8 @@ impl ClusterSnapshot {
         self.tasks[task.slot()].placement = PlacementState::Gone;
     }
 
-    /// Puts a task that is nowhere onto its machine and into the sums. A member of an alloc that is
-    /// not there stays nowhere.
+    /// Puts a task that is neither pending nor placed onto its machine and into the sums. A member
+    /// of an alloc that does not exist is not placed.
     pub(super) fn occupy(&mut self, task: TaskId, hold: Hold) {
         if hold.alloc.is_some_and(|alloc| !self.allocs.contains_key(&alloc)) {
             self.uncount_class_member(task);
@@ -337,8 +338,8 @@ impl ClusterSnapshot {
         self.machines.holders[m].iter().map(priority).min().unwrap_or(NO_HOLDER)
     }
 
-    /// Takes all tasks of a machine out of the sums, leaving them in its lists; gives them back.
-    /// Those that hold room there without running there are taken out as well.
+    /// Takes all tasks of a machine out of the sums and returns them, leaving them in its lists.
+    /// Tasks that hold room there without running there are taken out as well.
     pub(crate) fn remove_all_from_sums(&mut self, m: usize) -> Vec<TaskId> {
         let elsewhere = self.reserved_on(MachineId(m as u32));
         elsewhere.into_iter().for_each(|task| self.update_reserved_sums(task, false));
@@ -364,7 +365,7 @@ impl ClusterSnapshot {
         self.tasks[task.slot()].placement = placement;
     }
 
-    /// What the task holds in this place. Nobody can preempt it where it `is_unevictable`.
+    /// Adds or removes what the task holds here. It cannot be preempted where it `is_unevictable`.
     pub(super) fn update_hold_sums(
         &mut self,
         task: TaskId,
@@ -434,9 +435,10 @@ impl ClusterSnapshot {
         if placement.alloc().is_none() {
             for grant in placement.devices() {
                 if let Some(slot) = self.machines.devices[m].get_mut(usize::from(grant.device)) {
-                    slot.used = match add {
-                        true => slot.used.saturating_add(grant.milli),
-                        false => slot.used.saturating_sub(grant.milli),
+                    slot.used = if add {
+                        slot.used.saturating_add(grant.milli)
+                    } else {
+                        slot.used.saturating_sub(grant.milli)
                     };
                 }
             }

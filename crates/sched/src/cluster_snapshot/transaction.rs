@@ -1,6 +1,6 @@
-//! What a pass does to the board, with one step back: placements and evictions are recorded when
-//! asked for, so that a gang that does not fit, or a question of the kind "what if", leaves no
-//! trace.
+//! What a pass does to the snapshot, as a transaction that can be rolled back: placements and
+//! evictions are recorded on request, so that a gang that does not fit, or a what-if question,
+//! leaves no trace.
 
 use super::machines::RESERVED_DISK;
 use super::rows::{Hold, PlacementState, TaskPhase, TaskRow, Undo};
@@ -13,7 +13,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
-/// What a pass does, with one step back.
+/// Placements and evictions, which can be rolled back.
 impl ClusterSnapshot {
     /// Places a pending task.
     pub fn assign(&mut self, task: TaskId, hold: Hold) {
@@ -29,12 +29,12 @@ impl ClusterSnapshot {
         row.phase = TaskPhase::Assigned;
         row.retained_on_exit = 0;
         self.occupy(task, hold);
-        if let Some(journal) = &mut self.undo_log {
-            journal.push(Undo::Unassign { task, not_before });
+        if let Some(undo_log) = &mut self.undo_log {
+            undo_log.push(Undo::Unassign { task, not_before });
         }
     }
 
-    /// Takes a placement of this pass back: the task waits again, as it did.
+    /// Undoes a placement of this pass: the task is pending again, as before.
     pub(crate) fn unassign(&mut self, task: TaskId, not_before: Time) -> Option<Hold> {
         let hold = self.vacate(task)?;
         self.tasks[task.slot()].attempt -= 1;
@@ -42,8 +42,8 @@ impl ClusterSnapshot {
         Some(hold)
     }
 
-    /// Takes a placed task away, spending its job's disruption budget. It is gone from the board
-    /// until the state says what became of it. Members of an alloc must have been evicted before.
+    /// Evicts a placed task, spending its job's disruption budget. It is not in the snapshot again
+    /// until the state has it. Members of an alloc must have been evicted before.
     pub fn evict(&mut self, task: TaskId) {
         if self.placement_of(task).and_then(PlacementState::machine).is_none() {
             return;
@@ -64,12 +64,12 @@ impl ClusterSnapshot {
         if phase == TaskPhase::Running {
             self.adjust_budget(job, |budget| budget.saturating_sub(1));
         }
-        if let Some(journal) = &mut self.undo_log {
-            journal.push(Undo::Restore { task, hold, phase, retained_on_exit });
+        if let Some(undo_log) = &mut self.undo_log {
+            undo_log.push(Undo::Restore { task, hold, phase, retained_on_exit });
         }
     }
 
-    /// An evicted task waits again, charged `reservation` once placed.
+    /// Makes an evicted task pending again, charged `reservation` once placed.
     pub(crate) fn requeue(&mut self, task: TaskId, reservation: Resources) {
         let TaskRow { job, index, attempt, .. } = self.tasks[task.slot()];
         let info = PendingTaskInfo {
@@ -91,7 +91,7 @@ impl ClusterSnapshot {
         self.machines.room[m].free[RESERVED_DISK] -= bytes;
     }
 
-    /// An evicted task is on its way out: a gang cannot be whole until it is back in the queue.
+    /// An evicted task is stopping: a gang cannot be complete until it is back in the queue.
     fn adjust_in_transition(&mut self, job: JobId, by: i32) {
         if let Some(Some(row)) = self.jobs.get_mut(job.slot()) {
             row.in_transition = row.in_transition.saturating_add_signed(by);
@@ -107,7 +107,8 @@ impl ClusterSnapshot {
         }
     }
 
-    /// From here on steps are recorded, until [`ClusterSnapshot::commit_transaction`] or [`ClusterSnapshot::roll_back`].
+    /// Records all steps from now on, until [`ClusterSnapshot::commit_transaction`] or
+    /// [`ClusterSnapshot::roll_back`].
     pub fn begin_transaction(&mut self) {
         self.undo_log = Some(Vec::new());
     }
@@ -117,7 +118,7 @@ impl ClusterSnapshot {
         self.undo_log = None;
     }
 
-    /// Takes the recorded steps back, last first.
+    /// Undoes the recorded steps, last first.
     pub fn roll_back(&mut self) {
         for undo in self.undo_log.take().unwrap_or_default().into_iter().rev() {
             match undo {
@@ -153,20 +154,21 @@ impl ClusterSnapshot {
         (row.phase, row.retained_on_exit) = (phase, retained_on_exit);
     }
 
-    /// Puts one evicted task back if those who took its room fit beside it after all, with the
-    /// tasks that were inside it; says how many came back. Only while steps are recorded.
+    /// Puts one evicted task back, with the tasks that were inside it, if the preemptors that took
+    /// its room fit beside it after all; returns how many tasks came back. Only while steps are
+    /// recorded.
     pub(crate) fn reprieve(&mut self, victim: TaskId, preemptors: &[TaskId]) -> usize {
-        let Some(journal) = self.undo_log.take() else { return 0 };
+        let Some(undo_log) = self.undo_log.take() else { return 0 };
         let leaves = |undo: &Undo| match undo {
             Undo::Restore { task, hold, .. } => {
                 (*task == victim || hold.alloc == Some(victim)).then_some(*task)
             }
             _ => None,
         };
-        let back: Vec<TaskId> = journal.iter().filter_map(leaves).collect();
+        let back: Vec<TaskId> = undo_log.iter().filter_map(leaves).collect();
         let involved = |undo: &Undo| match undo {
             Undo::Restore { task, .. } => back.contains(task),
-            // What they held elsewhere, and what those who stay held in an alloc among them.
+            // What these tasks held elsewhere, and what other tasks held in an alloc among them.
             Undo::Reserve { task, hold } => {
                 let stays =
                     self.placement_of(*task).is_some_and(|placement| placement.machine().is_some());
@@ -174,7 +176,7 @@ impl ClusterSnapshot {
             }
             Undo::Unassign { .. } => false,
         };
-        let (own, others): (Vec<Undo>, Vec<Undo>) = journal.into_iter().partition(involved);
+        let (own, others): (Vec<Undo>, Vec<Undo>) = undo_log.into_iter().partition(involved);
         let fits = self.has_task_slots_for(&own)
             && own.iter().all(|undo| match undo {
                 Undo::Restore { task, hold, retained_on_exit, .. } => {
@@ -189,7 +191,7 @@ impl ClusterSnapshot {
         }
         self.undo_log = None;
         // Members were evicted before their alloc, so they come back after it; what was held
-        // elsewhere was given up before.
+        // elsewhere was released before.
         for undo in own.into_iter().rev() {
             match undo {
                 Undo::Restore { task, hold, phase, retained_on_exit } => {
@@ -203,7 +205,7 @@ impl ClusterSnapshot {
         back.len()
     }
 
-    /// Whether machines may hold as many tasks as these beside those that are there.
+    /// Whether the task limits of the machines admit these tasks beside those already there.
     fn has_task_slots_for(&self, back: &[Undo]) -> bool {
         let mut more: BTreeMap<MachineId, u64> = BTreeMap::new();
         for undo in back {
@@ -214,7 +216,7 @@ impl ClusterSnapshot {
         more.into_iter().all(|(m, more)| more <= feasible::free_task_slots(self, m.slot()))
     }
 
-    /// Only what the takers ask for counts: an excess that was there before is nobody's fault.
+    /// Only what the preemptors request counts: an excess that was there before is not their fault.
     fn still_fits(
         &self,
         task: TaskId,
@@ -228,7 +230,7 @@ impl ClusterSnapshot {
             return false;
         }
         if hold.alloc.is_some() && !self.allocs.contains_key(&hold.alloc.unwrap_or(task)) {
-            // Its alloc comes back with it, with the room it had.
+            // Its alloc comes back with it, with its former room.
             return true;
         }
         let request = |t: TaskId| &self.classes.get(self.tasks[t.slot()].class).request;

@@ -1,37 +1,38 @@
-//! What becomes of evicted tasks: they wait again, and passes give them other places as a live cell
-//! would, evicting still lower priorities in turn. All on a further copy: where victims land is
-//! told, but what is rehearsed next finds them on their way out.
+//! Reschedules evicted tasks in a dry run: they are pending again, and passes place them elsewhere
+//! as a live cell would, evicting still lower priorities in turn. All on a further copy: where
+//! victims land is reported, but the next dry run finds them stopping.
 
 use super::scratch_cell::ScratchCell;
-use crate::explain::names::{self, MachineRef};
+use crate::explain::names;
 use crate::queue::Queue;
 use crate::solve::{PassOutcome, Solver};
 use crate::whatif::Evicted;
+use cellwright_cell::explanation::MachineRef;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct Rescheduled {
-    /// Where victims go; those that are not here wait.
+    /// Where victims are placed; those missing here stay pending.
     pub lands_on: BTreeMap<TaskId, MachineRef>,
-    /// Who was evicted in turn, in the order in which it happened.
+    /// Tasks that were evicted in turn, in that order.
     pub evicted_in_turn: Vec<TaskId>,
 }
 
-/// Everybody whom the plan evicts, tasks inside allocs included. `before` is the state in which
-/// they still hold.
+/// All tasks that the plan evicts, tasks inside allocs included. `before` is the state in which
+/// they are still placed.
 pub(super) fn evicted_tasks(before: &State, outcome: &PassOutcome) -> Vec<TaskId> {
     let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
-    let everybody = listed.flat_map(|victim| {
+    let evicted = listed.flat_map(|victim| {
         let inside = before.alloc_load(victim.task).map(|load| load.tasks.clone());
         std::iter::once(victim.task).chain(inside.unwrap_or_default())
     });
-    everybody.collect()
+    evicted.collect()
 }
 
-/// A pass that places somebody leaves more tasks placed at some priority and fewer only below it,
-/// so the passes come to an end.
+/// A pass that places a task leaves more tasks placed at some priority and fewer only below it, so
+/// the passes come to an end.
 pub(super) fn reschedule(
     scratch: &ScratchCell,
     first: &[TaskId],
@@ -43,7 +44,7 @@ pub(super) fn reschedule(
     let mut rescheduled = Rescheduled { lands_on: BTreeMap::new(), evicted_in_turn: Vec::new() };
     let mut leaving = first.to_vec();
     loop {
-        // What is inside an alloc goes before the alloc.
+        // Tasks inside an alloc go before the alloc.
         leaving.sort_by_key(|task| {
             let row = scratch.state.tasks().get(*task);
             (row.is_some_and(|row| row.alloc().is_none()), *task)
@@ -71,8 +72,8 @@ pub(super) fn reschedule(
     }
 }
 
-/// `before` is the state before anybody was evicted, where they were. Who was told to stop already,
-/// inside an alloc that goes now, is nobody's victim.
+/// `before` is the state before any eviction, with the tasks where they were. A task that was
+/// already stopping inside an evicted alloc is no victim.
 pub(super) fn describe_evicted(
     before: &State,
     tasks: &[TaskId],

@@ -1,5 +1,5 @@
-//! An update rolled to its end on the copy, and what it did to each task: the state machine's own
-//! steps decide, this only looks at the rows before and after.
+//! Rolls an update out to its end on the copy, and determines its effect on each task: the state
+//! machine's own steps decide, this module only compares the rows before and after.
 
 use super::JobRows;
 use super::scratch_cell::ScratchCell;
@@ -11,38 +11,38 @@ use cellwright_cell::spec_change::{self, Effect};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{StopCause, Task, TaskState};
 
-/// Tasks whose step is really made. Beyond them the class of the change speaks for the rest: a
-/// question must not take seconds because a job has a hundred thousand tasks.
+/// Tasks whose step is actually executed. Beyond them the effect is extrapolated from the class of
+/// the change: a question must not take seconds because a job has a hundred thousand tasks.
 const MAX_STEPS: usize = 10_000;
 
-/// What a change does to one task.
+/// The effect of a change on one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskEffect {
     /// It is new, or was cut off by an earlier shrink and is wanted again.
     Added,
     /// It is beyond the new count.
     Removed,
-    /// It takes the new spec without noticing, or waits and takes it when it starts.
+    /// It takes the new spec without a restart, or is pending and takes it when it starts.
     InPlace,
     /// It is stopped and started on the same machine.
     Restarted,
-    /// It is stopped and has to find another place.
+    /// It is stopped and has to be placed again.
     Moved,
-    /// It keeps the old spec: the update may disrupt no more.
+    /// It keeps the old spec: the update may cause no more disruptions.
     Skipped,
-    /// It has ended and stays so.
+    /// It has ended and stays ended.
     Ended,
 }
 
-/// What a change does to the tasks of a job.
+/// The effects of a change on the tasks of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEffects {
     /// By index, for every task of the job before or after.
     pub by_index: Vec<TaskEffect>,
     /// Running tasks that are stopped: what `max_update_disruptions` bounds.
     pub disruptions: u32,
-    /// Of so many tasks, from the highest index down, the fate was not tried but taken from the
-    /// class of the change.
+    /// For so many tasks, from the highest index down, the effect was not tried but extrapolated
+    /// from the class of the change.
     pub extrapolated: u32,
 }
 
@@ -52,14 +52,14 @@ impl TaskEffects {
         self.by_index.iter().filter(|of| **of == effect).count() as u32
     }
 
-    /// Indices of the tasks with that fate.
+    /// Indices of the tasks with that effect.
     pub fn with(&self, effect: TaskEffect) -> impl Iterator<Item = u32> + '_ {
         let all = self.by_index.iter().enumerate();
         all.filter(move |(_, of)| **of == effect).map(|(index, _)| index as u32)
     }
 }
 
-/// Rolls what is open of `id` to its end. `old` is the job before the change.
+/// Rolls the open update of `id` out to its end. `old` is the job before the change.
 pub(super) fn roll_out(
     scratch: &mut ScratchCell,
     key: &JobKey,
@@ -84,9 +84,10 @@ pub(super) fn roll_out(
         let before = old.job.tasks.get(at).and_then(|task| old.state.tasks().get(*task));
         let Some(after) = scratch.state.tasks().get(*task) else { continue };
         let tried = untried.binary_search(&after.index).is_err();
-        let effect = match tried {
-            true => task_effect(job, before, after),
-            false => extrapolated_effect(job, before, after, &mut effects),
+        let effect = if tried {
+            task_effect(job, before, after)
+        } else {
+            extrapolated_effect(job, before, after, &mut effects)
         };
         let was_running = before.is_some_and(|row| row.state == TaskState::Running);
         if was_running && matches!(effect, TaskEffect::Restarted | TaskEffect::Moved) {
@@ -103,7 +104,7 @@ pub(super) fn roll_out(
     effects
 }
 
-/// The index of a task that has still to take the job's version.
+/// The index of a task that has yet to take the job's version.
 fn outdated_index(state: &State, task: TaskId) -> Option<u32> {
     let row = state.tasks().get(task)?;
     let job = state.jobs().get(row.job)?;
@@ -125,13 +126,13 @@ fn task_effect(job: &Job, before: Option<&Task>, after: &Task) -> TaskEffect {
         (Some(row), state) if row.state == state => TaskEffect::InPlace,
         (Some(_), TaskState::Stopping(StopCause::RestartInPlace)) => TaskEffect::Restarted,
         (Some(_), TaskState::Stopping(StopCause::UpdateMoves)) => TaskEffect::Moved,
-        // One that had a machine and had not started gives it back without a stop.
+        // A task that had a machine and had not started releases it without a stop.
         (Some(row), TaskState::Pending) if row.state == TaskState::Assigned => TaskEffect::Moved,
         _ => TaskEffect::InPlace,
     }
 }
 
-/// What is most likely of a task whose step was not made.
+/// The most likely effect on a task whose step was not executed.
 fn extrapolated_effect(
     job: &Job,
     before: Option<&Task>,

@@ -1,11 +1,12 @@
-//! The copy itself: a state, and a board that follows it.
+//! The scratch cell of a dry run: a copy of the state, and a snapshot that follows it.
 
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::solve::PassOutcome;
-use cellwright_cell::command::{Actor, Command, Entry, Observed, Request, TaskReport, Verdict};
+use cellwright_cell::command::{
+    Actor, Command, Done, Entry, Observed, Request, TaskReport, Verdict,
+};
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::reason::Rejection;
 use cellwright_cell::state::State;
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub(super) struct ScratchCell {
     pub snapshot: ClusterSnapshot,
 }
 
-/// One command on a state, at the time the state stands at.
+/// Applies one command to a state, at the state's own time.
 pub(super) fn apply_one(
     state: &mut State,
     by: &Actor,
@@ -24,12 +25,12 @@ pub(super) fn apply_one(
 ) -> Verdict {
     let requests = vec![Request { by: by.clone(), id: None, command }];
     let verdicts = state.apply(&Entry { now: state.now(), requests }, events);
-    let missing = || Rejection::NoSuchRow("verdict".into());
-    verdicts.into_iter().next().unwrap_or_else(|| Err(missing()))
+    // One request has one verdict; without a request nothing would change.
+    verdicts.into_iter().next().unwrap_or(Ok(Done::Unchanged))
 }
 
 impl ScratchCell {
-    /// All of them as one entry; the board follows.
+    /// Applies all commands as one entry; the snapshot follows.
     pub fn apply(&mut self, by: &Actor, commands: Vec<Command>) {
         let request = |command| Request { by: by.clone(), id: None, command };
         self.apply_requests(commands.into_iter().map(request).collect());
@@ -41,20 +42,20 @@ impl ScratchCell {
         self.snapshot.sync(&self.state, &events);
     }
 
-    /// What the cell's own parts do.
+    /// Applies commands of the cell's own components.
     fn apply_as_system(&mut self, commands: Vec<Command>) {
         let request = |command| Request::from_default_sender(command, &self.state);
         let requests = commands.into_iter().map(request).collect();
         self.apply_requests(requests);
     }
 
-    /// What a pass planned becomes true. A group whose tasks may not start yet is refused and
-    /// waits: it was placed on the board to see where, which is all that was asked.
+    /// Commits the plan of a pass. A group whose tasks may not start yet is rejected and stays
+    /// pending: the pass has shown where it would be placed, which is all that is needed.
     pub fn commit(&mut self, outcome: &PassOutcome) {
         self.apply_as_system(vec![Command::CommitPlan(outcome.plan.clone())]);
     }
 
-    /// Their machines have seen these stopping tasks go.
+    /// Reports these stopping tasks as stopped by their machines.
     pub fn report_stopped(&mut self, tasks: &[TaskId]) {
         let mut by_machine: BTreeMap<MachineId, Vec<TaskReport>> = BTreeMap::new();
         for task in tasks {

@@ -1,110 +1,21 @@
-//! Counterfactuals: what would have to be different for the task to fit, and where.
+//! Counterfactuals: the changes with which the task would fit, and where.
 //!
 //! The nearest is the one with the smallest relative change. A limit lowered from 4 to 3 GiB is a
-//! change of 250 thousandths; a demand given up whole (a constraint, a static port, a spread limit)
-//! counts as 500, so that dropping a constraint is nearer than cutting memory to a third, and
-//! further than cutting it by a tenth. Machines that come back are nobody's to ask for and come
-//! last.
+//! change of 250 thousandths; a requirement dropped altogether (a constraint, a static port, a
+//! spread limit) counts as 500, so that dropping a constraint is nearer than cutting memory to a
+//! third, and further than cutting it by a tenth. The return of machines is beyond the owner's
+//! control and comes last.
 
 use super::evaluation::PreparedClass;
-use super::names::{self, MachineRef, NameResolver, TaskRef};
+use super::names::{self, NameResolver};
 use super::tally::{
     ChangeKind, DimensionPair, PossibleChange, Tally, relative_change, spread_nearness,
 };
-use cellwright_cell::isolation::HostVolume;
-use cellwright_cell::name::Token;
-use cellwright_cell::named::ResourceName;
+use cellwright_cell::explanation::{Change, Counterfactual, Lowered, NOT_OURS};
 use cellwright_cell::resource::Dimension;
-use cellwright_cell::spec::Domain;
-use serde::Serialize;
 
-/// Relative change of a demand given up whole, in thousandths.
+/// Relative change of a requirement dropped altogether, in thousandths.
 const DROPPED_PERMILLE: u32 = 500;
-/// Relative change of what the owner of the task cannot change.
-const NOT_OWNERS_PERMILLE: u32 = 1001;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Change {
-    /// A lower limit.
-    Resource {
-        dimension: Dimension,
-        asked: u64,
-        at_most: u64,
-    },
-    /// Two lower limits together; only given when no single change helps.
-    TwoResources([Lowered; 2]),
-    Ports {
-        asked: u64,
-        at_most: u64,
-    },
-    /// `at_most` 0 means without it.
-    Named {
-        name: ResourceName,
-        asked: u64,
-        at_most: u64,
-    },
-    /// `at_most` 0 means without it. `position` is that in the list of device requests.
-    DeviceCount {
-        position: u32,
-        kind: Token,
-        asked: u64,
-        at_most: u64,
-    },
-    DeviceShares {
-        position: u32,
-        kind: Token,
-        asked: u64,
-        at_most: u64,
-    },
-    /// A higher spread limit.
-    Spread {
-        domain: Domain,
-        limit: u32,
-        at_least: u64,
-    },
-    DropConstraint {
-        position: u32,
-        constraint: String,
-    },
-    /// The folder not borrowed.
-    DropVolume(HostVolume),
-    DropStaticPort {
-        port: u16,
-    },
-    /// Draining machines opened again.
-    DrainEnded,
-    /// Machines that are down come back, and are not draining then.
-    MachineBack,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Lowered {
-    pub dimension: Dimension,
-    pub asked: u64,
-    pub at_most: u64,
-}
-
-/// A change with which the task would fit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Counterfactual {
-    pub change: Change,
-    /// Machines that would take it then.
-    pub machines: u32,
-    /// The first of them.
-    pub machine: MachineRef,
-    /// The alloc on it, for tasks inside an alloc set.
-    pub alloc: Option<TaskRef>,
-    /// Size of the change in thousandths of what was asked.
-    pub permille: u32,
-}
-
-impl Counterfactual {
-    /// Whether the owner of the task can make the change.
-    #[must_use]
-    pub fn is_owners_choice(&self) -> bool {
-        self.permille < NOT_OWNERS_PERMILLE
-    }
-}
 
 /// All single changes, nearest first.
 pub(super) fn single_changes(
@@ -188,7 +99,7 @@ fn change_permille(prepared: &PreparedClass<'_>, change: &PossibleChange) -> u32
         ChangeKind::Constraint(_) | ChangeKind::Volume(_) | ChangeKind::StaticPort(_) => {
             DROPPED_PERMILLE
         }
-        ChangeKind::Draining | ChangeKind::Down => NOT_OWNERS_PERMILLE,
+        ChangeKind::Draining | ChangeKind::Down => NOT_OURS,
     }
 }
 

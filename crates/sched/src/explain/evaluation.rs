@@ -1,8 +1,10 @@
-//! One class against one place: everything that fails there, in a form that is cheap to count.
+//! Evaluates one class against one target: everything that fails there, in a form that is cheap to
+//! count.
 //!
-//! [`crate::feasible::all_reasons`] says the same as data, but evaluates every constraint against every
-//! machine. Here constraints are judged once per attribute profile and classes that ask for room
-//! alone never leave the arrays, because an explanation looks at every machine of the cell.
+//! [`crate::feasible::all_reasons`] gives the same result as data, but evaluates every constraint
+//! against every machine. Here constraints are evaluated once per attribute profile, and classes
+//! that request only room never leave the arrays, because an explanation evaluates every machine of
+//! the cell.
 
 use super::victims::HolderIndex;
 use crate::class::{Class, ClassRequest};
@@ -23,9 +25,9 @@ pub(super) struct PreparedClass<'a> {
     pub snapshot: &'a ClusterSnapshot,
     pub class: &'a Class,
     pub holders: &'a HolderIndex,
-    /// The class without its constraints and without room, which are judged faster here.
+    /// The class without its constraints and without room, which are evaluated faster here.
     bare_class: Class,
-    /// By attribute profile: the hard constraints that fail, then the volumes that are not lent,
+    /// By attribute profile: the hard constraints that fail, then the volumes that are not granted,
     /// as bits by position.
     masks: Vec<u128>,
     /// Constraints of the class, hard and soft: where the positions of volumes begin.
@@ -34,16 +36,16 @@ pub(super) struct PreparedClass<'a> {
     allocs: Vec<(MachineId, TaskId)>,
 }
 
-/// One of the things that a class demands of a machine's attributes.
+/// One of the requirements of a class on a machine's attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requirement {
     /// Position among the constraints.
     Constraint(u32),
-    /// Position among the folders that it borrows.
+    /// Position among the host volumes.
     Volume(u32),
 }
 
-/// Everything that fails at one place.
+/// Everything that fails at one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TargetEvaluation {
     /// Hard constraints and volumes, as bits by position.
@@ -62,12 +64,12 @@ impl TargetEvaluation {
             + self.others.len()
     }
 
-    /// Whether nothing but room, ports, devices or named resources fails: what an eviction cures.
+    /// Whether only room, ports, devices or named resources fail: what an eviction resolves.
     pub fn is_resolvable(&self) -> bool {
         self.constraints == 0 && self.others.iter().all(is_resolvable)
     }
 
-    /// Whether spread limits are exceeded and nothing else fails but what an eviction cures.
+    /// Whether spread limits are exceeded and otherwise only things fail that an eviction resolves.
     pub fn is_resolvable_but_for_spread(&self) -> bool {
         let is_spread = |m: &InfeasibleReason| matches!(m, InfeasibleReason::Spread { .. });
         self.constraints == 0
@@ -75,21 +77,21 @@ impl TargetEvaluation {
             && self.others.iter().all(|m| is_spread(m) || is_resolvable(m))
     }
 
-    /// Whether the machine takes no work at present and nothing else fails but what an eviction
-    /// cures, of tasks of its own job too.
+    /// Whether the machine accepts no tasks at present and otherwise only things fail that an
+    /// eviction resolves, evictions of its own job's tasks included.
     pub fn is_resolvable_once_open(&self) -> bool {
         let closed = |m: &InfeasibleReason| {
             matches!(m, InfeasibleReason::MachineDown | InfeasibleReason::MachineDraining)
         };
-        let cured = |m: &InfeasibleReason| {
+        let resolved = |m: &InfeasibleReason| {
             matches!(m, InfeasibleReason::Spread { .. }) || *m >= FIRST_RESOLVABLE
         };
         self.constraints == 0
             && self.others.iter().any(closed)
-            && self.others.iter().all(|m| closed(m) || cured(m))
+            && self.others.iter().all(|m| closed(m) || resolved(m))
     }
 
-    /// Whether a machine's state comes before its constraints here.
+    /// The machine's state, if it takes precedence over its constraints here.
     pub fn unavailable_reason(&self) -> Option<&InfeasibleReason> {
         self.others.first().filter(|m| {
             matches!(m, InfeasibleReason::MachineDown | InfeasibleReason::MachineDraining)
@@ -99,7 +101,7 @@ impl TargetEvaluation {
 
 const FIRST_RESOLVABLE: InfeasibleReason = InfeasibleReason::StaticPort { port: 0, holder: None };
 
-/// A machine that is short takes nothing more, whoever leaves.
+/// A machine under pressure accepts no more tasks, whichever leave.
 fn is_resolvable(infeasible_reason: &InfeasibleReason) -> bool {
     *infeasible_reason >= FIRST_RESOLVABLE && *infeasible_reason != InfeasibleReason::MachineShort
 }
@@ -136,7 +138,7 @@ impl<'a> PreparedClass<'a> {
         }
     }
 
-    /// The folders that the class borrows.
+    /// The host volumes of the class.
     pub fn host_volumes(&self) -> &'a [HostVolume] {
         self.class
             .request
@@ -144,7 +146,7 @@ impl<'a> PreparedClass<'a> {
             .map_or(&[], |list| self.snapshot.constraints.host_volumes(list))
     }
 
-    /// Calls `visit` for every place on the machine: the allocs of the set, or the machine itself.
+    /// Calls `visit` for every target on the machine: the allocs of the set, or the machine itself.
     pub fn for_each_target(
         &self,
         machine: MachineId,
@@ -204,8 +206,8 @@ impl<'a> PreparedClass<'a> {
         evaluation
     }
 
-    /// The most the task could ask of dimension `d` at a place where it falls short. A smaller
-    /// limit takes the reservation down with it, never below what it is already.
+    /// The most that the task could request of dimension `d` at a target where it falls short. A
+    /// smaller limit takes the reservation down with it, never below what it is already.
     pub fn max_requestable(&self, room: &Room, d: usize) -> u64 {
         let request = &self.class.request;
         let (limit, reserved) = (request.limits.to_array()[d], request.reservation.to_array()[d]);
@@ -220,8 +222,8 @@ impl<'a> PreparedClass<'a> {
         max_request
     }
 
-    /// Whether the task would fit there if nothing else were on the machine or in the alloc.
-    /// Meant for places where only curable things fail.
+    /// Whether the task would fit there if the machine or the alloc were otherwise empty. Meant for
+    /// targets where only resolvable things fail.
     pub fn fits_empty(&self, target: &PlacementTarget<'_>) -> bool {
         let (snapshot, request) = (self.snapshot, &self.class.request);
         let m = target.machine.slot();
@@ -234,7 +236,7 @@ impl<'a> PreparedClass<'a> {
             }
         };
         if target.alloc.is_none() {
-            // Retained disk stays when everybody has left.
+            // Retained disk stays when all tasks have left.
             room.free[2 * DIMENSIONS - 2] -= snapshot.machines.retained_disk[m] as i64;
         }
         room.fits(&self.class.need)
@@ -271,9 +273,9 @@ fn named_fit_empty(snapshot: &ClusterSnapshot, request: &ClassRequest, m: usize)
     })
 }
 
-/// For every attribute profile, which hard constraints of the list fail, and which volumes are not
-/// lent: at most [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are bits for all.
-/// Each constraint is evaluated once per distinct value of its attribute.
+/// For every attribute profile, which hard constraints of the requirements fail, and which volumes
+/// are not granted: at most [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are
+/// bits for all. Each constraint is evaluated once per distinct value of its attribute.
 fn failing_masks(snapshot: &ClusterSnapshot, list: u32) -> Vec<u128> {
     let constraints = snapshot.constraints.constraints(list);
     let host_volumes = snapshot.constraints.host_volumes(list);

@@ -1,12 +1,12 @@
-//! How an explanation calls machines and tasks. The board knows rows, people know names; whoever
-//! asks for an explanation says where names come from.
+//! Resolves names of machines and tasks for explanations. The snapshot has rows, people know names;
+//! the caller that requests an explanation provides the resolver.
 
 use crate::cluster_snapshot::ClusterSnapshot;
 use cellwright_cell::State;
+use cellwright_cell::explanation::{MachineRef, TaskRef};
 use cellwright_cell::id::{MachineId, TaskId};
-use serde::Serialize;
 
-/// Where names come from.
+/// Resolves names.
 pub trait NameResolver {
     fn machine(&self, id: MachineId) -> String;
     /// `user/job/index`, as far as it is known.
@@ -25,7 +25,7 @@ impl NameResolver for State {
     }
 }
 
-/// What a board alone can say: machines by number, tasks by job and index.
+/// The names that a snapshot alone can give: machines by number, tasks by job and index.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotNames<'a>(pub &'a ClusterSnapshot);
 
@@ -41,18 +41,6 @@ impl NameResolver for SnapshotNames<'_> {
         });
         named.unwrap_or_else(|| format!("task#{}", id.0))
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MachineRef {
-    pub id: MachineId,
-    pub name: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TaskRef {
-    pub id: TaskId,
-    pub name: String,
 }
 
 pub(crate) fn machine_ref(names: &dyn NameResolver, id: MachineId) -> MachineRef {

@@ -1,16 +1,17 @@
-//! Why a task is where it is: the machines it could be on as things are now, best first by the
-//! scheduler's own score, with the task itself imagined away. It is a judgement of today: what the
-//! cell looked like when the task was placed is gone.
+//! Why a task is placed where it is: the machines it could be on as things are now, best first by
+//! the scheduler's own score, computed as if the task itself were gone. It is an evaluation of
+//! today's state: the state of the cell when the task was placed is gone.
 
-use super::names::{self, MachineRef, NameResolver};
+use super::names::{self, NameResolver};
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::feasible;
 use crate::score::{self, Ranking, Score};
 use crate::solve::options::Options;
+use cellwright_cell::explanation::MachineRef;
 use cellwright_cell::id::{MachineId, TaskId};
 use serde::Serialize;
 
-/// Machines listed, the task's own apart.
+/// Machines listed, besides the task's own.
 const MAX_LISTED: usize = 5;
 
 /// The terms of a score, most important first; lower is better.
@@ -22,9 +23,9 @@ pub struct ScoreTerms {
     pub locality: u8,
     /// Share of the job that would be lost with the machine, its rack or its power domain, of 255.
     pub spread: u8,
-    /// Worth of the devices the machine loses.
+    /// Worth of the devices that the machine loses.
     pub devices: u32,
-    /// How badly the rest of the machine would fit what the cell runs.
+    /// How badly the rest of the machine would fit the tasks of the cell.
     pub packing: u32,
 }
 
@@ -40,14 +41,14 @@ pub struct RankedMachine {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlacementRanking {
-    /// Machines that would take the task now.
+    /// Machines that would accept the task now.
     pub fitting: u32,
-    /// The best of them, and the task's own wherever it stands.
+    /// The best of them, and the task's own at any rank.
     pub candidates: Vec<RankedMachine>,
 }
 
-/// `None` for a task that is on no machine, or inside an alloc, where its set decides. The board is
-/// as before once this returns.
+/// `None` for a task that is on no machine, or inside an alloc, where its set decides. The snapshot
+/// is unchanged once this returns.
 #[must_use]
 pub fn rank_placements(
     snapshot: &mut ClusterSnapshot,

@@ -1,36 +1,22 @@
-//! Where a waiting task stands in the queue. The order is the scheduler's own: the queue is walked
-//! as a pass would walk it if every task found a place, which is the order in which freed room is
-//! given out.
+//! The position of a pending task in the queue. The order is the scheduler's own: the queue is
+//! walked as a pass would walk it if every task were placed, which is the order in which freed room
+//! is assigned.
 
 use crate::cluster_snapshot::{ClusterSnapshot, PlacementState};
 use crate::queue::{Queue, QueueOrder};
+use cellwright_cell::explanation::Standing;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::priority::MAX_PRIORITY;
-use cellwright_cell::time::{Span, Time};
-use serde::Serialize;
+use cellwright_cell::time::Time;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct QueuePosition {
-    /// One is next. `None`: not in the queue yet, because of `not_before`.
-    pub position: Option<u32>,
-    /// Tasks in the queue.
-    pub waiting: u32,
-    /// Of them, those with a higher priority than this one.
-    pub higher_priority: u32,
-    /// Back-off or lease: not tried before this time.
-    pub not_before: Option<Time>,
-    /// How long that is from now.
-    pub tried_in: Option<Span>,
-}
-
-/// The standing of every pending task at one time; made once for many explanations.
+/// The queue position of every pending task at one time; made once for many explanations.
 #[derive(Clone, Debug)]
 pub struct QueuePositions {
     now: Time,
     /// By task slot; zero when not in the queue.
     positions: Vec<u32>,
     waiting: u32,
-    /// By priority: waiting tasks above it.
+    /// By priority: pending tasks above it.
     above: Vec<u32>,
 }
 
@@ -66,16 +52,16 @@ impl QueuePositions {
         QueuePositions { now, positions, waiting, above }
     }
 
-    /// `None` for a task that does not wait.
+    /// `None` for a task that is not pending.
     #[must_use]
-    pub fn of(&self, snapshot: &ClusterSnapshot, task: TaskId) -> Option<QueuePosition> {
+    pub fn of(&self, snapshot: &ClusterSnapshot, task: TaskId) -> Option<Standing> {
         let Some(PlacementState::Pending { not_before }) = snapshot.placement_of(task) else {
             return None;
         };
         let priority = snapshot.priority_of(task)?;
         let position = self.positions.get(task.slot()).copied().filter(|p| *p > 0);
         let level = usize::from(priority.0).min(self.above.len() - 1);
-        Some(QueuePosition {
+        Some(Standing {
             position,
             waiting: self.waiting,
             higher_priority: self.above[level],

@@ -1,6 +1,6 @@
-//! What a walk over the machines adds up to: how many fail for which reason first, and how near
-//! each single change of the request would come. Tallies of consecutive ranges of machines add up
-//! to the tally of all, in any grouping, so the walk can be divided.
+//! Tallies of a walk over the machines: how many fail for which reason first, and how near each
+//! single change of the request comes. Tallies of consecutive ranges of machines add up to the
+//! tally of all, in any grouping, so the walk can be divided.
 
 use super::evaluation::{PreparedClass, Requirement, TargetEvaluation};
 use super::victims::EvictionCandidates;
@@ -16,13 +16,13 @@ use std::ops::Range;
 /// Port holders named per reason.
 const MAX_NAMED_HOLDERS: usize = 5;
 
-/// What a reason is about, in precedence order of [`InfeasibleReason`].
+/// The subject of a reason, in precedence order of [`InfeasibleReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReasonSubject {
     Down,
     Draining,
     Constraint(u32),
-    /// Position in the folders that it borrows.
+    /// Position in the class's host volumes.
     Volume(u32),
     Crashed,
     NoAlloc,
@@ -40,7 +40,7 @@ pub(super) enum ReasonSubject {
     Fits,
 }
 
-/// A place and how much of something is there.
+/// An amount and where it is available.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LargestAmount {
     pub amount: u64,
@@ -52,9 +52,9 @@ pub(super) struct LargestAmount {
 pub(super) struct ReasonGroup {
     pub subject: ReasonSubject,
     pub machines: u32,
-    /// The most of what is short that any machine of the group has.
+    /// The largest available amount, on any machine of the group, of what is short.
     pub largest: Option<LargestAmount>,
-    /// Who holds the port, and where.
+    /// The holders of the port, and their machines.
     pub holders: Vec<(TaskId, MachineId)>,
 }
 
@@ -74,17 +74,17 @@ pub(super) enum ChangeKind {
     Down,
 }
 
-/// How far a lever has to be pulled, at best.
+/// The size of a possible change, at best.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PossibleChange {
     pub kind: ChangeKind,
-    /// Nearness: larger is nearer to what was asked.
+    /// Nearness: larger is nearer to the request.
     pub best: LargestAmount,
-    /// Machines that offer the best.
+    /// Machines on which the smallest change helps.
     pub machines_at_best: u32,
-    /// Machines that offer anything.
+    /// Machines on which any change helps.
     pub machines: u32,
-    /// The machines counted last: one with several fitting allocs counts once.
+    /// The machine counted last: one with several fitting allocs counts once.
     last: MachineId,
     last_at_best: MachineId,
 }
@@ -104,16 +104,16 @@ pub(super) struct Tally {
     pub groups: Vec<ReasonGroup>,
     pub changes: Vec<PossibleChange>,
     pub pair: Option<DimensionPair>,
-    /// Machines that would take the task if they were empty.
+    /// Machines that would accept the task if they were empty.
     pub when_empty: u32,
-    /// Of them, those on which spread limits stand against it now.
+    /// Of them, those that spread limits rule out now.
     pub kept_apart: u32,
-    /// Machines that drain or are down and would take the task if they were open and empty.
+    /// Machines that drain or are down and would accept the task if they were open and empty.
     pub once_open: u32,
     pub candidates: EvictionCandidates,
 }
 
-/// What stands for "dropped": nearness of changes that are all or nothing.
+/// Nearness of changes that drop a requirement: they are all or nothing.
 const DROPPED: u64 = 1;
 
 /// Nearness of a raised spread limit; smaller limits are nearer.
@@ -122,7 +122,7 @@ pub(super) fn spread_nearness(at_least: u64) -> u64 {
 }
 
 impl Tally {
-    /// Looks at every machine with a slot in `range`.
+    /// Evaluates every machine with a slot in `range`.
     pub fn walk(prepared: &PreparedClass<'_>, range: Range<usize>) -> Tally {
         let mut tally = Tally::default();
         for m in range {
@@ -134,7 +134,8 @@ impl Tally {
     }
 
     fn add_machine(&mut self, prepared: &PreparedClass<'_>, machine: MachineId) {
-        // Of several allocs on a machine the one that comes furthest speaks for it.
+        // Of several allocs on a machine, the one whose first reason comes last in precedence
+        // represents it.
         let mut furthest: Option<(ReasonSubject, PlacementTarget<'static>, TargetEvaluation)> =
             None;
         let (mut empty, mut apart, mut once_open) = (false, false, false);
@@ -210,7 +211,7 @@ impl Tally {
         }
     }
 
-    /// Notes every change of one thing that would let the task in here.
+    /// Records every single change with which the task would fit here.
     fn record_changes(
         &mut self,
         prepared: &PreparedClass<'_>,
@@ -240,7 +241,7 @@ impl Tally {
                 2,
                 [InfeasibleReason::StaticPort { port, .. }, InfeasibleReason::DynamicPorts { .. }],
             ) => {
-                // Without its clash the static port gives back its place in the range, too.
+                // Dropping a static port also frees its port in the range.
                 let mut class = prepared.class.clone();
                 class.request.static_ports.retain(|p| p != port);
                 if feasible::first_reason(prepared.snapshot, &class, target).is_none() {
@@ -284,7 +285,7 @@ impl Tally {
             }
             InfeasibleReason::DynamicPorts { asked: ports, available } => {
                 self.record_change(ChangeKind::Ports, u64::from(*available), target);
-                // A static port inside the range also takes the place of a chosen one.
+                // A static port inside the range also uses up one of the chosen ones.
                 let range = prepared.snapshot.machines.ports[target.machine.slot()].range;
                 let inside =
                     prepared.class.request.static_ports.iter().filter(|p| range.contains(**p));
@@ -309,7 +310,7 @@ impl Tally {
         }
     }
 
-    /// Fewer devices, or smaller shares of one: the largest that the whole list can be met with.
+    /// Fewer devices, or smaller shares of one: the largest with which the whole list can be met.
     fn record_device_changes(
         &mut self,
         prepared: &PreparedClass<'_>,
@@ -334,7 +335,7 @@ impl Tally {
                     break;
                 }
             }
-            // None at all is the request dropped.
+            // No device left means the request is dropped.
             let removed = class.request.devices.remove(position);
             if met(&class) {
                 self.record_change(ChangeKind::DeviceCount(kind), 0, target);
@@ -441,7 +442,7 @@ impl Tally {
     }
 }
 
-/// The change from `asked` down to `most`, in thousandths of what was asked, rounded up.
+/// The change from `requested` down to `available`, in thousandths of the request, rounded up.
 pub(super) fn relative_change(requested: u64, available: u64) -> u32 {
     if requested == 0 {
         return 0;
@@ -450,7 +451,7 @@ pub(super) fn relative_change(requested: u64, available: u64) -> u32 {
     requested.saturating_sub(available).saturating_mul(1000).div_ceil(requested) as u32
 }
 
-/// The largest share below the asked one with which the whole list of devices is met.
+/// The largest share below the requested one with which the whole list of devices is met.
 fn largest_share(class: &mut Class, position: usize, met: impl Fn(&Class) -> bool) -> Option<u16> {
     let requested = class.request.devices[position].milli;
     let kind = class.request.devices[position].kind.clone();

@@ -1,60 +1,29 @@
-//! Who would have to go to make room, and why they may not be made to.
+//! The tasks that would have to be evicted to make room, and the obstacles to evicting them.
 //!
-//! A pass has already looked for victims it may take. For a task that still waits the question is
-//! what it would cost to ignore the rules: that tells its owner whether a higher priority, a larger
-//! disruption budget or only more machines would help.
+//! A pass has already looked for victims that it may evict. For a task that is still pending the
+//! question is what it would cost to ignore the rules: that shows its owner whether a higher
+//! priority, a larger disruption budget or only more machines would help.
 //!
-//! Looking for the cheapest victims on every machine in full is far too slow for a large cell, so
-//! the walk over the machines only bounds the cost from below (by room alone, lowest priorities
-//! first), and the most promising machines are worked out exactly. What is reported is the cheapest
-//! of those: always enough and minimal, though a machine further down the list may be as cheap.
+//! Searching the cheapest victims on every machine in full is far too slow for a large cell, so the
+//! walk over the machines only computes a lower bound of the cost (by room alone, lowest priorities
+//! first), and the most promising machines are evaluated exactly. The result is the cheapest of
+//! those: always enough and minimal, though a machine further down the list may be as cheap.
 
 use super::evaluation::PreparedClass;
-use super::names::{self, MachineRef, NameResolver, TaskRef};
+use super::names::{self, NameResolver};
 use crate::class::SUMS;
 use crate::cluster_snapshot::machines::Room;
 use crate::cluster_snapshot::{ClusterSnapshot, TaskPhase};
 use crate::feasible::{self, PlacementTarget};
+use cellwright_cell::explanation::{Obstacle, RequiredVictim, Victims};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
-use cellwright_cell::priority::{Band, Priority};
-use serde::Serialize;
+use cellwright_cell::priority::Priority;
 use std::cmp::Reverse;
 
-/// Machines worked out exactly.
+/// Machines evaluated exactly.
 const EXACT_CANDIDATES: usize = 32;
 
-/// Why a victim may not be taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Obstacle {
-    /// Its priority is equal or higher.
-    NotLower,
-    /// Inside a prod band nobody preempts anybody.
-    SameProdBand(Band),
-    /// Its job may not lose that many more tasks now.
-    Budget { left: u32 },
-    /// It is stopping to start again in place, and cannot be stopped twice.
-    Restarting,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RequiredVictim {
-    pub task: TaskRef,
-    pub priority: Priority,
-    /// `None`: it may be taken.
-    pub obstacle: Option<Obstacle>,
-}
-
-/// The victims that would make room on one machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Victims {
-    pub machine: MachineRef,
-    pub alloc: Option<TaskRef>,
-    pub tasks: Vec<RequiredVictim>,
-    /// Whether all of them may be taken.
-    pub allowed: bool,
-}
-
-/// One holder, as far as evicting it matters.
+/// One holder, with what its eviction depends on.
 #[derive(Clone, Copy, Debug)]
 struct HolderEntry {
     /// Highest priority among an alloc and its tasks.
@@ -64,25 +33,25 @@ struct HolderEntry {
     released: [i64; SUMS],
 }
 
-/// Holders of all machines, lowest priority first: made once, read for every class.
+/// Holders of all machines, lowest priority first: made once, used for every class.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HolderIndex {
-    /// By machine slot: where its entries end.
+    /// By machine slot: the end of its entries.
     ends: Vec<usize>,
     entries: Vec<HolderEntry>,
 }
 
 impl HolderIndex {
     pub fn new(snapshot: &ClusterSnapshot) -> HolderIndex {
-        let mut ledger = HolderIndex::default();
+        let mut index = HolderIndex::default();
         for holders in &snapshot.machines.holders {
-            let from = ledger.entries.len();
-            ledger.entries.extend(holders.iter().map(|task| entry(snapshot, *task)));
-            ledger.entries[from..]
+            let from = index.entries.len();
+            index.entries.extend(holders.iter().map(|task| entry(snapshot, *task)));
+            index.entries[from..]
                 .sort_unstable_by_key(|e| (e.priority, e.is_protected, e.released));
-            ledger.ends.push(ledger.entries.len());
+            index.ends.push(index.entries.len());
         }
-        ledger
+        index
     }
 
     fn of(&self, machine: MachineId) -> &[HolderEntry] {
@@ -94,24 +63,24 @@ impl HolderIndex {
 
 fn entry(snapshot: &ClusterSnapshot, task: TaskId) -> HolderEntry {
     let whole = || std::iter::once(task).chain(snapshot.members(task).iter().copied());
-    let spared = |t: TaskId| {
+    let is_protected = |t: TaskId| {
         let row = &snapshot.tasks[t.slot()];
         match row.phase {
             TaskPhase::Running => snapshot.budget_of(row.job) == Some(0),
-            // Down already: stopping it disrupts nobody.
+            // Down already: stopping it disrupts nothing.
             TaskPhase::Assigned => false,
             TaskPhase::Restarting => t == task,
         }
     };
     HolderEntry {
         priority: whole().filter_map(|t| snapshot.priority_of(t)).max().unwrap_or_default(),
-        is_protected: whole().any(spared),
+        is_protected: whole().any(is_protected),
         released: feasible::released_by(snapshot, task),
     }
 }
 
-/// How bad an eviction is, mildest first: allowed, of a task that must be spared for now, against
-/// the priorities.
+/// How bad an eviction is, mildest first: allowed; of a task that is protected for now; against the
+/// priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EvictionTier {
     Allowed,
@@ -127,7 +96,7 @@ fn tier(preemptor: Priority, entry: &HolderEntry) -> EvictionTier {
     }
 }
 
-/// What evictions at a place cost at least: the worst victim, then how many.
+/// A lower bound of the evictions at a target: the worst victim, then their number.
 type EvictionCost = (EvictionTier, Priority, u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,14 +106,14 @@ struct EvictionCandidate {
     alloc: Option<TaskId>,
 }
 
-/// The most promising places of a range of machines.
+/// The most promising targets in a range of machines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EvictionCandidates {
     best: Vec<EvictionCandidate>,
 }
 
 impl EvictionCandidates {
-    /// Takes a place into account at which the task would fit if it were empty.
+    /// Considers a target at which the task would fit if it were empty.
     pub fn consider(&mut self, prepared: &PreparedClass<'_>, target: &PlacementTarget<'_>) {
         let full = self.best.len() >= EXACT_CANDIDATES;
         let limit = if full { self.best.last().map(|c| c.min_cost) } else { None };
@@ -197,8 +166,9 @@ impl EvictionCandidates {
     }
 }
 
-/// Whether even the least important holder is too much: nearly all machines of a large cell, and
-/// told without looking at their holders. Machines come in order, so an equal bound comes too late.
+/// Whether even the least important holder costs too much: true of nearly all machines of a large
+/// cell, and found without reading their holders. Machines come in order, so an equal bound comes
+/// too late.
 fn is_hopeless(
     prepared: &PreparedClass<'_>,
     target: &PlacementTarget<'_>,
@@ -206,15 +176,16 @@ fn is_hopeless(
 ) -> bool {
     let Some(limit) = limit else { return false };
     let lowest = Priority(prepared.snapshot.machines.lowest_priority[target.machine.slot()]);
-    let tier = match prepared.class.request.priority.may_preempt(lowest) {
-        true => EvictionTier::Allowed,
-        false => EvictionTier::Priority,
+    let tier = if prepared.class.request.priority.may_preempt(lowest) {
+        EvictionTier::Allowed
+    } else {
+        EvictionTier::Priority
     };
     (tier, lowest, 1) >= limit && !prepared.room(target).fits(&prepared.class.need)
 }
 
-/// Evicting lowest priorities first, mildest tier first, until there is room: the worst victim
-/// needed at least. `None` when it is certainly no better than `limit`.
+/// Evicts lowest priorities first, mildest tier first, until there is room: the worst victim needed
+/// at least. `None` when it is certainly no better than `limit`.
 fn lower_bound(
     prepared: &PreparedClass<'_>,
     target: &PlacementTarget<'_>,
@@ -229,7 +200,7 @@ fn lower_bound(
             if room.fits(need) {
                 return Some(cost);
             }
-            // Not the number of entries, which large victims first would make smaller.
+            // Not the number of entries, because large victims first would need fewer.
             cost = (tier_now, entry.priority, 1);
             if limit.is_some_and(|limit| cost >= limit) {
                 return None;
@@ -240,7 +211,7 @@ fn lower_bound(
     room.fits(need).then_some(cost)
 }
 
-/// A minimal set of victims at the place, mildest first, and what it costs.
+/// A minimal set of victims at the target, mildest first, and its cost.
 fn find_victims(
     prepared: &PreparedClass<'_>,
     target: &PlacementTarget<'_>,
@@ -281,9 +252,9 @@ fn find_victims(
         return None;
     }
     for at in (0..victims.len()).rev() {
-        let spared = victims.remove(at);
+        let reprieved = victims.remove(at);
         if victims.is_empty() || !fits(&victims) {
-            victims.insert(at, spared);
+            victims.insert(at, reprieved);
         }
     }
     let worst = all.iter().filter(|(.., task)| victims.contains(task)).map(|(t, p, ..)| (*t, *p));
@@ -299,10 +270,10 @@ fn describe_victims(
 ) -> Victims {
     let snapshot = prepared.snapshot;
     let mut victim_jobs: Vec<JobId> = Vec::new();
-    let everybody = victims
+    let all = victims
         .iter()
         .flat_map(|task| std::iter::once(*task).chain(snapshot.members(*task).iter().copied()));
-    let tasks: Vec<RequiredVictim> = everybody
+    let tasks: Vec<RequiredVictim> = all
         .map(|task| {
             let priority = snapshot.priority_of(task).unwrap_or_default();
             let obstacle = obstacle(prepared, target.alloc, task, &mut victim_jobs);

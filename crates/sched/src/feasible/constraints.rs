@@ -1,5 +1,5 @@
-//! Hard constraints over machine attributes (B4) and folders that machines lend (X9), judged once
-//! per list and attribute profile.
+//! Hard constraints over machine attributes (B4) and host volumes that machines grant (X9),
+//! evaluated once per requirements and attribute profile.
 
 use super::PlacementTarget;
 use crate::class::Class;

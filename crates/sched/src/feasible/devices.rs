@@ -11,7 +11,7 @@ use cellwright_cell::reason::InfeasibleReason;
 
 fn used_shares(snapshot: &ClusterSnapshot, m: usize, without: &[TaskId]) -> Vec<u16> {
     let mut used: Vec<u16> = snapshot.machines.devices[m].iter().map(|d| d.used).collect();
-    // Members of allocs are not charged for devices, so they give none back.
+    // Members of allocs are not charged for devices, so they release none.
     let charged = |task: &&TaskId| snapshot.tasks[task.slot()].placement.alloc().is_none();
     for task in without.iter().filter(charged) {
         for grant in snapshot.tasks[task.slot()].placement.devices() {
@@ -24,8 +24,8 @@ fn used_shares(snapshot: &ClusterSnapshot, m: usize, without: &[TaskId]) -> Vec<
 }
 
 /// Picks devices for all requests in order: for each the fullest that still have the shares, so
-/// that whole devices stay whole. Where that leaves a later request without, the cell's own search
-/// for another division decides.
+/// that whole devices stay whole. Where that leaves a later request without devices, the cell's own
+/// search for another division decides.
 pub(crate) fn choose(
     snapshot: &ClusterSnapshot,
     class: &Class,

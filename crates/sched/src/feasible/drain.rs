@@ -1,4 +1,4 @@
-//! A draining machine takes nothing new, neither by itself nor into an alloc.
+//! A draining machine accepts no new tasks, neither directly nor into an alloc.
 
 use super::PlacementTarget;
 use crate::class::Class;

@@ -1,4 +1,4 @@
-//! Enough free ports in the machine's range for those the system shall choose.
+//! Enough free ports in the machine's range for those that the system chooses.
 
 use super::{PlacementTarget, is_excluded};
 use crate::class::Class;

@@ -7,7 +7,7 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::reason::InfeasibleReason;
 
-/// What is available of the name; `None` when it never runs out.
+/// The available amount of the named resource; `None` when it never runs out.
 fn available(snapshot: &ClusterSnapshot, m: usize, name: u32, without: &[TaskId]) -> Option<u64> {
     let room = snapshot.machines.named_usage(m, name);
     if room.capacity == UNBOUNDED {

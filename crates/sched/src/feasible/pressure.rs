@@ -1,4 +1,5 @@
-//! A machine that is short although its agent holds back whoever it may takes production alone.
+//! Resource pressure: a machine that is short although its agent has throttled all the tasks it may
+//! accepts production tasks only.
 
 use super::PlacementTarget;
 use crate::class::Class;

@@ -8,7 +8,7 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{DIMENSIONS, Dimension, Shortfall};
 
-/// Room at the spot once the tasks imagined gone have left.
+/// Room at the target once the tasks assumed to be gone have left.
 pub(crate) fn room(snapshot: &ClusterSnapshot, target: &PlacementTarget<'_>) -> Room {
     let mut room = match target.alloc {
         None => snapshot.machines.room[target.machine.slot()],
@@ -23,7 +23,7 @@ pub(crate) fn room(snapshot: &ClusterSnapshot, target: &PlacementTarget<'_>) -> 
     room
 }
 
-/// What a placed task gives back when it is evicted: its charges without the disk it leaves.
+/// What a placed task releases when it is evicted: its charges without the disk it leaves.
 pub(crate) fn released_by(snapshot: &ClusterSnapshot, task: TaskId) -> [i64; SUMS] {
     let row = &snapshot.tasks[task.slot()];
     let request = &snapshot.class(row.class).request;
@@ -40,7 +40,7 @@ pub(super) fn infeasible_reasons(
 ) {
     let room = room(snapshot, target);
     for (d, dimension) in Dimension::ALL.into_iter().enumerate() {
-        // Where both sums fall short, the one that counts for everybody is reported.
+        // Where both sums fall short, the one that counts for all tasks is reported.
         let first_short = [d + DIMENSIONS, d].into_iter().find(|i| class.need[*i] > room.free[*i]);
         if let Some(i) = first_short {
             let (requested, available) = (class.charge[i] as u64, room.free[i].max(0) as u64);

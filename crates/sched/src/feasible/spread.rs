@@ -1,6 +1,5 @@
 //! Spread limits: at most so many tasks of the job on one machine, in one rack, on one power
-//! domain.
-//! A machine whose rack or power domain is unknown is not held to a limit over it.
+//! domain. A machine whose rack or power domain is unknown is not held to a limit over it.
 
 use super::PlacementTarget;
 use crate::class::Class;
@@ -38,8 +37,8 @@ fn is_exceeded(snapshot: &ClusterSnapshot, class: &Class, m: usize, limit: &Spre
     known && tasks_in_domain(snapshot, class, m, limit.domain) >= limit.limit
 }
 
-/// Whether the limits would hold if nothing were on the machine: what its racks and power domains
-/// hold elsewhere still counts.
+/// Whether the limits would hold if the machine were empty: tasks elsewhere in its rack and power
+/// domain still count.
 pub(crate) fn is_met_when_empty(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     let on_machine = tasks_in_domain(snapshot, class, m, Domain::Machine);
     class.request.spread.iter().all(|limit| {

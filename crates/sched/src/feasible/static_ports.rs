@@ -1,4 +1,4 @@
-//! Two tasks that insist on one port never share a machine. The reason names the holder.
+//! Two tasks with the same static port never share a machine. The reason names the holder.
 
 use super::{PlacementTarget, is_excluded};
 use crate::class::Class;

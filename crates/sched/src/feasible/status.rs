@@ -1,4 +1,4 @@
-//! A machine that is down or unknown takes nothing.
+//! A machine that is down or unknown accepts no tasks.
 
 use super::PlacementTarget;
 use crate::class::Class;

@@ -1,5 +1,5 @@
-//! A machine holds so many tasks and no more, whatever they ask for: its agent pays for each. Tasks
-//! inside allocs count, or an alloc without room of its own would be a way around it.
+//! A machine holds a limited number of tasks, whatever they request: each is a cost to its agent.
+//! Tasks inside allocs count, or an alloc without room of its own would be a way around it.
 
 use super::PlacementTarget;
 use crate::class::Class;
@@ -16,7 +16,7 @@ pub(super) fn infeasible_reasons(
     out.extend(infeasible_reason(snapshot, target));
 }
 
-/// Those imagined gone have left, allocs with the tasks inside them.
+/// Tasks assumed to be gone are not counted, nor are those inside an alloc assumed to be gone.
 pub(crate) fn infeasible_reason(
     snapshot: &ClusterSnapshot,
     target: &PlacementTarget<'_>,
@@ -31,7 +31,7 @@ pub(crate) fn infeasible_reason(
     (held.saturating_sub(left) >= limit).then_some(InfeasibleReason::MachineFull { most: limit })
 }
 
-/// How many more the machine takes.
+/// How many more tasks the machine accepts.
 #[inline]
 pub(crate) fn free_task_slots(snapshot: &ClusterSnapshot, m: usize) -> u64 {
     let held = u64::from(snapshot.machines.task_counts[m]);

@@ -1,13 +1,13 @@
 //! The device-aware part of the hybrid score (X1): place a task where the machine loses least of
-//! the device worth it can still sell.
+//! the worth of devices that it can still allocate.
 //!
-//! A machine's worth to a typical task is what its devices could still sell to tasks like it: the
-//! slots that are left ([`super::slot_values`]), but no more than its free CPU and memory can go
-//! with, and nothing where the task would not fit at all. Summed over the cell's demand, plus a
-//! term for the slots alone. The prior art asks whether *one* typical task still fits; that sees a
-//! shortage of CPU only when the last task of a machine is at stake.
+//! A machine's worth to a typical task is what its devices could still hold of tasks like it: the
+//! slots that are left ([`super::slot_values`]), but no more than its free CPU and memory allow,
+//! and nothing where the task would not fit at all. Summed over the cell's demand, plus a term for
+//! the slots alone. The prior art asks whether *one* typical task still fits; that sees a shortage
+//! of CPU only when the last task of a machine is at stake.
 //!
-//! Costs nothing for cells without device requests: the mix is then empty and never looked at.
+//! Costs nothing for cells without device requests: the mix is then empty and never read.
 
 use super::MAX_DEVICES;
 use super::slot_values::{GRAIN, GRAINS, SlotDemand, SlotValues, UNIT, slot_values};
@@ -30,7 +30,7 @@ const MAX_WEIGHT: i64 = 1 << 16;
 /// Amounts are scaled down to this many bits, for the same reason.
 const AMOUNT_BITS: u32 = 31;
 
-/// A shape of request that the cell sees.
+/// One shape of device request in the cell.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DeviceRequestShape {
     need: [i64; DIMENSIONS],
@@ -58,7 +58,7 @@ struct KindDemand {
     members: Vec<bool>,
 }
 
-/// The cell's demand for devices, drawn from the tasks that wait or hold.
+/// The cell's demand for devices, from the tasks that are pending or placed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceDemand {
     kinds: Vec<KindDemand>,
@@ -153,9 +153,9 @@ fn kind_demand(
 }
 
 fn typical_request(weight: i64, request_shape: DeviceRequestShape) -> TypicalRequest {
-    let buys =
+    let worth =
         request_shape.count * i64::from(request_shape.milli) * UNIT / i64::from(WHOLE_DEVICE);
-    TypicalRequest { shape: request_shape, weight, worth: buys }
+    TypicalRequest { shape: request_shape, weight, worth }
 }
 
 /// What is free of one kind on a machine.
@@ -194,12 +194,11 @@ impl KindDemand {
                 continue;
             }
             let part;
-            let free_shares = match uniform {
-                true => &all,
-                false => {
-                    part = self.free_shares(slots, shares, &request_shape.accepts);
-                    &part
-                }
+            let free_shares = if uniform {
+                &all
+            } else {
+                part = self.free_shares(slots, shares, &request_shape.accepts);
+                &part
             };
             sum += typical.weight * sellable_worth(typical, free_shares, free);
         }
@@ -224,7 +223,7 @@ fn sellable_worth(
         count => free_shares.whole / count * typical.worth,
     };
     for (need, free) in request_shape.need.iter().zip(free) {
-        // Compared as products first: dividing is the dear part.
+        // Compared as products first: the division is expensive.
         if *need > 0 && free * typical.worth < sellable * need {
             sellable = free * typical.worth / need;
         }
@@ -236,7 +235,7 @@ fn shares_of(slots: &[DeviceSlot]) -> Vec<u16> {
     slots.iter().map(|slot| slot.free()).collect()
 }
 
-/// Free amounts by reservation, after `class` came (or before), scaled as the mix is.
+/// Free amounts by reservation, after (or before) `class` is placed, scaled as the mix is.
 fn amounts(snapshot: &ClusterSnapshot, class: &Class, m: usize, after: bool) -> [i64; DIMENSIONS] {
     let free = &snapshot.machines.room[m].free;
     std::array::from_fn(|d| {
@@ -245,8 +244,8 @@ fn amounts(snapshot: &ClusterSnapshot, class: &Class, m: usize, after: bool) -> 
     })
 }
 
-/// Device worth that machine slot `m` loses when a task of the class comes; the caller has found it
-/// feasible. Lower is better.
+/// Device worth that machine slot `m` loses when a task of the class is placed there; the caller
+/// has found it feasible. Lower is better.
 pub(crate) fn worth_lost(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> u32 {
     if snapshot.device_demand.is_empty() || snapshot.machines.devices[m].is_empty() {
         return 0;
@@ -254,7 +253,7 @@ pub(crate) fn worth_lost(snapshot: &ClusterSnapshot, class: &Class, m: usize) ->
     least_loss(snapshot, class, m).0
 }
 
-/// The devices to take on machine slot `m`: those whose loss is least.
+/// The devices to take on machine slot `m`: those with the least loss.
 pub(crate) fn choose_least_loss(
     snapshot: &ClusterSnapshot,
     class: &Class,
@@ -283,7 +282,7 @@ fn least_loss(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> (u32, Vec<
         _ => None,
     };
     let Some(request) = part else {
-        // Whole devices are all alike; several requests take what the plain rule takes.
+        // Whole devices are all alike; several requests take what the plain rule chooses.
         let grants = crate::feasible::choose_devices(snapshot, class, m, &[]).unwrap_or_default();
         return (loss(&grants), grants);
     };

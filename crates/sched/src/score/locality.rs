@@ -1,5 +1,5 @@
 //! Package locality (B34): most of a start is spent on installing packages, so a machine that has
-//! them is better. Quantised, so that a few kilobytes do not overrule packing.
+//! them is preferred. Quantised, so that a few kilobytes do not overrule packing.
 
 use crate::class::Class;
 use crate::cluster_snapshot::ClusterSnapshot;

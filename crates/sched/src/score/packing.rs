@@ -1,22 +1,22 @@
-//! How well a task sits in the room of a machine. Three models:
+//! How well a task fits into the room of a machine. Three models:
 //!
 //! - worst fit (E-PVM): spread load, keep head room everywhere; strands resources;
 //! - best fit: fill machines up; strands what the last tasks leave over;
-//! - hybrid (the default): lose as little *room* as possible. Room is how much of the mix of tasks
-//!   still to come a leftover could take: the minimum over the dimensions of what is left against
-//!   what the mix asks for. A memory-heavy task costs nothing on a machine that is short of CPU.
-//!   Ties go to the machine with the least room left.
+//! - hybrid (the default): lose as little *room* as possible. Room is how much of the mix of future
+//!   tasks a leftover could take: the minimum over the dimensions of what is left against what the
+//!   mix requests. A memory-heavy task costs nothing on a machine that is short of CPU. Ties go to
+//!   the machine with the least room left.
 //!
-//! "Still to come" depends on the priority, because tasks are placed in its order: the mix of a
-//! level is the demand of that priority and below. Prod is held to two ledgers, limits and
-//! reservations, and loses room in both.
+//! Which tasks are future ones depends on the priority, because tasks are placed in its order: the
+//! mix of a priority is the demand of that priority and below. Prod is charged by limits and by
+//! reservations, and loses room in both sums.
 //!
 //! Rejected: the distance of the leftover's shape from the mix. It punishes a full machine for the
 //! shape of nothing, and needs a weight per dimension.
 //!
-//! The mix is drawn when a pass starts, from what waits and what holds at that moment, and kept
-//! until the cell has changed by an eighth: a redraw voids every score a warm board remembers. So a
-//! warm board may lag behind a fresh one of the same snapshot, by less than an eighth of the tasks
+//! The mix is drawn when a pass starts, from the tasks pending and placed at that moment, and kept
+//! until the cell has changed by an eighth: a redraw invalidates every score in the cache. So a
+//! warm snapshot may lag behind a fresh one of the same state, by less than an eighth of the tasks
 //! and, band by band, of the demand in any dimension; reservations that change under the same
 //! limits wait for the next redraw.
 //!
@@ -40,8 +40,8 @@ pub enum PackingModel {
 
 /// Room of the largest machine of the cell.
 const ROOM_BITS: u32 = 24;
-/// How much losing room counts against having much left. Two ledgers can lose all of it, so the
-/// whole term stays below 2^32.
+/// How much losing room counts against having much left. Both sums can lose all of it, so the whole
+/// term stays below 2^32.
 const LOSS_WEIGHT: u64 = 64;
 /// Fraction bits of the factors.
 const FACTOR_BITS: u32 = 16;
@@ -49,10 +49,10 @@ const FACTOR_BITS: u32 = 16;
 /// the whole demand there, has changed by more than this part.
 const DRIFT_DIVISOR: u64 = 8;
 
-/// Turns leftovers into room by one ledger and one mix.
+/// Turns leftovers into room by one sum (limits or reservations) and one mix.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoomScale {
-    /// Dimensions somebody asks for: the first `dimensions` of `demanded`.
+    /// Dimensions that are in demand: the first `dimensions` of `demanded`.
     demanded: [usize; DIMENSIONS],
     dimensions: usize,
     factor: [u64; DIMENSIONS],
@@ -110,7 +110,7 @@ struct PriorityDemand {
     reservations: RoomScale,
 }
 
-/// The cell's demand, drawn from the tasks that wait or hold.
+/// The cell's demand, from the tasks that are pending or placed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DemandMix {
     /// Tasks it was drawn from.
@@ -118,12 +118,12 @@ pub(crate) struct DemandMix {
     /// Their limits by band.
     limits: [[u128; DIMENSIONS]; Band::ALL.len()],
     shapes: usize,
-    /// Dimensions anybody asks for.
+    /// Dimensions in demand.
     demanded: [bool; DIMENSIONS],
     levels: Vec<PriorityDemand>,
     /// Position in `levels` by priority.
     level_of: Vec<u16>,
-    /// Grows with every redraw: keys made with an older mix are void.
+    /// Grows with every redraw: score keys made with an older mix are invalid.
     pub version: u64,
 }
 
@@ -144,7 +144,7 @@ impl DemandMix {
         })
     }
 
-    /// Walks over all tasks, not classes: what a task holds by reservation is its own.
+    /// Walks over all tasks, not classes: each task has a reservation of its own.
     pub fn redraw(&mut self, classes: &Classes, tasks: &[TaskRow], shapes: &[MachineShape]) {
         let mut by_priority = vec![DemandSums::default(); usize::from(MAX_PRIORITY) + 1];
         for task in tasks.iter().filter(|task| task.placement != PlacementState::Gone) {
@@ -193,7 +193,7 @@ impl DemandMix {
     }
 }
 
-/// What the tasks of one priority ask for.
+/// What the tasks of one priority request.
 #[derive(Clone, Copy, Debug, Default)]
 struct DemandSums {
     tasks: u64,
@@ -216,7 +216,7 @@ pub(crate) fn machine_term(
     room_term(snapshot, class, m, &snapshot.machines.room[m].free, model)
 }
 
-/// Same, with other room than the machine's own: after preemption, or inside an alloc.
+/// The same, with other room than the machine's own: after preemption, or inside an alloc.
 #[inline]
 pub(crate) fn room_term(
     snapshot: &ClusterSnapshot,
@@ -238,7 +238,7 @@ pub(crate) fn room_term(
     }
 }
 
-/// Sum of the fractions left, by the tighter of the ledgers the task is held to.
+/// Sum of the fractions left, by the tighter of the sums that the task is charged to.
 #[inline]
 fn leftover_term(mix: &DemandMix, shape: &MachineShape, class: &Class, free: &[i64; SUMS]) -> u32 {
     let prod = class.request.priority.is_prod();
@@ -310,7 +310,7 @@ mod tests {
         let held_state = PlacementState::PlainHeld { machine: MachineId(0), reservation: used };
         let mix = |class, placement: &PlacementState| drawn(&classes, class, placement.clone());
         let levels = |mix: &DemandMix| format!("{:?}", mix.levels);
-        // A held task is interned by its limits, a waiting one by what it will be charged.
+        // A placed task is interned by its limits, a pending one by its future charge.
         assert_eq!(levels(&mix(by_limits, &held_state)), levels(&mix(by_use, &waiting)));
         assert_ne!(levels(&mix(by_limits, &held_state)), levels(&mix(by_limits, &waiting)));
     }

@@ -1,13 +1,13 @@
 //! What a partly free device is worth: 530 free shares are worth half a device where half-device
-//! tasks are common, 190 are worth nothing where nobody is that small.
+//! tasks are common, 190 are worth nothing where no task is that small.
 //!
 //! These are the shadow prices of cutting stock. Pack the demand (sizes with counts) into as few
 //! devices as possible; the dual price of a size is what a slot for it is worth, and a room is
-//! worth the dearest set of slots it can hold. Solved by multiplicative weights: cut the dearest
-//! pattern, lower the price of what was just served, repeat. Any positive prices divided by the
-//! dearest pattern are feasible, so the best round seen is a valid answer and stopping early only
-//! costs sharpness. Rejected: pricing a room by the chance that the next task fits it, which does
-//! not see that small tasks are too few to fill all left-overs.
+//! worth the most expensive set of slots it can hold. Solved by multiplicative weights: cut the
+//! most expensive pattern, lower the price of what was just served, repeat. Any positive prices
+//! divided by the most expensive pattern are feasible, so the best round seen is a valid answer and
+//! stopping early only costs sharpness. Rejected: pricing a room by the chance that the next task
+//! fits it, which does not see that small tasks are too few to fill all leftovers.
 
 use cellwright_cell::device::WHOLE_DEVICE;
 
@@ -50,7 +50,7 @@ fn knapsack(demand: &[SlotDemand], prices: &[u64]) -> ([u64; GRAINS + 1], [u8; G
     (best, last)
 }
 
-/// How often each size stands in the dearest pattern.
+/// How often each size occurs in the most expensive pattern.
 fn best_pattern(demand: &[SlotDemand], last: &[u8; GRAINS + 1]) -> Vec<u64> {
     let mut times = vec![0; demand.len()];
     let mut room = GRAINS;
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_leftover_that_small_tasks_cannot_fill_is_nearly_worthless() {
-        // One small task for a hundred large ones: most left-overs of 19 stay empty.
+        // One small task for a hundred large ones: most leftovers of 19 stay empty.
         let v = values(&[(81, 100), (19, 1)]);
         assert!(v[19] < UNIT / 20, "{}", v[19]);
-        // As many small as large: every left-over finds a task, and both share the price.
+        // As many small as large: every leftover finds a task, and both share the price.
         let even = values(&[(81, 100), (19, 100)]);
         assert!(even[19] + even[81] <= UNIT && even[19] + even[81] > UNIT * 9 / 10);
     }

@@ -1,6 +1,6 @@
-//! Spreading over machines, racks and power domains: what share of the job is already at stake with
-//! this domain, in sixteenths. A share below a sixteenth counts as nothing, so large jobs are
-//! packed freely until a domain holds a part of them that would hurt.
+//! Spreading over machines, racks and power domains: what share of the job already depends on this
+//! domain, in sixteenths. A share below a sixteenth counts as nothing, so large jobs are packed
+//! freely until a domain holds a part of them that would hurt.
 
 use crate::class::Class;
 use crate::cluster_snapshot::ClusterSnapshot;

@@ -1,21 +1,21 @@
-//! How a pass works. The three techniques of B33 can be switched off one by one; with all of them
-//! off, a pass is the plain reference the fast one is tested against.
+//! Options of a pass. The three techniques of B33 can be switched off one by one; with all of them
+//! off, a pass is the plain reference that the fast one is tested against.
 
 use crate::queue::QueueOrder;
 use crate::score::packing::PackingModel;
 use serde::{Deserialize, Serialize};
 
-/// Feasible machines looked at per class before the best of them is taken.
+/// Feasible machines evaluated per class before the best of them is taken.
 pub const DEFAULT_SAMPLE: u32 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// Equal tasks share feasibility and scores.
     pub classes: bool,
-    /// Scores are kept until the machine changes. Needs `classes`; see [`LoadOptions::effective`].
+    /// Scores are kept until the machine changes. Needs `classes`; see [`Options::effective`].
     pub score_cache: bool,
-    /// Enough feasible machines in a random order are looked at, instead of all. A cell with no
-    /// more machines than this is searched whole. `None`: the best of all machines, exactly.
+    /// Enough feasible machines in a random order are evaluated, instead of all. A cell with no
+    /// more machines than this is scanned in full. `None`: the best of all machines, exactly.
     pub randomization: Option<u32>,
     pub model: PackingModel,
     pub order: QueueOrder,
@@ -41,15 +41,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Caches on, no sampling: the same choices as [`LoadOptions::reference`], fast.
+    /// Caches on, no sampling: the same choices as [`Options::reference`], fast.
     #[must_use]
     pub fn exact() -> Options {
         Options { randomization: None, ..Options::default() }
     }
 
-    /// What is really switched on, for reports: scores are kept per class, so without classes
+    /// The options that take effect, for reports: scores are kept per class, so without classes
     /// there is nothing to keep them in; and nothing is planned again in arrival order. (Sampling
-    /// also depends on the cell: one with no more machines than the sample is searched whole.)
+    /// also depends on the cell: one with no more machines than the sample is scanned in full.)
     #[must_use]
     pub fn effective(self) -> Options {
         Options {

@@ -1,18 +1,20 @@
-//! Preemption (B32): when a task fits nowhere freely, tasks it may preempt make room, lowest
+//! Preemption (B32): when a task fits nowhere freely, tasks that it may preempt make room, lowest
 //! priority first, and only those that are needed.
 //!
 //! On one machine the candidates are added lowest priority first (larger ones first among equals,
-//! so that few suffice) until the task fits; then each is given back, highest priority first, if
-//! the task fits without it. What remains is minimal: no victim can be spared. Between machines the
-//! one whose most important victim matters least wins, then the one with the fewest victims.
+//! so that few suffice) until the task fits; then each is reprieved, highest priority first, if the
+//! task fits without its eviction. The set that remains is minimal: no victim can be reprieved.
+//! Between machines, the one whose most important victim has the lowest priority wins, then the one
+//! with the fewest victims.
 //!
-//! A victim must be allowed by priority and by the disruption budget of its job. An alloc takes
-//! its tasks with it, so all of them must be allowed.
+//! Each victim must be allowed by its priority and by the disruption budget of its job. An alloc
+//! takes its tasks with it, so all of them must be allowed.
 //!
-//! Where a budget keeps a needed task back, victims of the same job are exchanged for it, one for
-//! one, as long as that helps. Whom to take under several budgets at once is a knapsack, and not
-//! solved: a set that is allowed can be missed when it differs from the greedy one by more than a
-//! row of such exchanges, for instance two small victims given up for one alloc with two tasks.
+//! Where a budget protects a task that is needed, victims of the same job are exchanged for it, one
+//! for one, as long as that helps. The best choice under several budgets at once is a knapsack
+//! problem, and not solved: a set that is allowed can be missed when it differs from the greedy one
+//! by more than a series of such exchanges, for instance two small victims replaced by one alloc
+//! with two tasks.
 
 use crate::class::{Class, SUMS};
 use crate::cluster_snapshot::machines::Room;
@@ -31,7 +33,7 @@ pub(crate) struct Eviction {
     pub score: Score,
 }
 
-/// A cheap look: could evicting everything that may be evicted ever be enough?
+/// A cheap check: could evicting all tasks that may be evicted ever be enough?
 #[inline]
 pub(crate) fn is_possible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     let priority = class.request.priority;
@@ -51,13 +53,13 @@ pub(crate) fn is_possible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -
     room.fits(&class.need)
 }
 
-/// Nobody above this band can be a victim: inside a prod band nobody preempts anybody.
+/// No task above this band can be a victim: inside a prod band no task preempts another.
 fn evictable_bands(priority: Priority) -> usize {
     let band = priority.band() as usize;
     if priority.is_prod() { band - 1 } else { band }
 }
 
-/// The victims needed on machine slot `m`, and how good that would be; `None` when evicting all
+/// The victims needed on machine slot `m`, and the score of that; `None` when evicting all tasks
 /// that may be evicted does not help. Meant for tasks that do not fit freely.
 pub(crate) fn on_machine(
     snapshot: &ClusterSnapshot,
@@ -69,8 +71,8 @@ pub(crate) fn on_machine(
     at_target(snapshot, class, &target, &snapshot.machines.holders[m], ranking)
 }
 
-/// Same, inside an alloc: its members are the candidates, and where the machine has as many tasks
-/// as it may, all others on it.
+/// The same, inside an alloc: its members are the candidates, and where the machine is at its task
+/// limit, all other tasks on it.
 pub(crate) fn in_alloc(
     snapshot: &ClusterSnapshot,
     class: &Class,
@@ -81,7 +83,7 @@ pub(crate) fn in_alloc(
     let target = PlacementTarget { machine: row.machine, alloc: Some(alloc), without: &[] };
     let mut holders = row.members.clone();
     if feasible::full(snapshot, &target).is_some() {
-        // Whoever leaves the machine makes the place that is missing.
+        // Any task that leaves the machine frees the task slot that is missing.
         let beside = snapshot.machines.holders[row.machine.slot()].iter();
         holders.extend(beside.filter(|task| **task != alloc));
     }
@@ -120,23 +122,24 @@ fn at_target(
     Some(Eviction { victims, score })
 }
 
-/// The victims at one place, while they are chosen.
+/// The victims at one target, while they are chosen.
 struct VictimSet<'a> {
     snapshot: &'a ClusterSnapshot,
     class: &'a Class,
     target: &'a PlacementTarget<'a>,
-    /// Once the victims have left.
+    /// Room once the victims have left.
     room: Room,
     victims: Vec<TaskId>,
     budget: Budget,
 }
 
 impl VictimSet<'_> {
-    /// Room that the spot has when the task has left: none of an alloc by who is beside it.
+    /// Room at the target released by the task: none in an alloc for a task outside it.
     fn released_by(&self, task: TaskId) -> [i64; SUMS] {
-        match self.snapshot.tasks[task.slot()].placement.alloc() == self.target.alloc {
-            true => feasible::released_by(self.snapshot, task),
-            false => [0; SUMS],
+        if self.snapshot.tasks[task.slot()].placement.alloc() == self.target.alloc {
+            feasible::released_by(self.snapshot, task)
+        } else {
+            [0; SUMS]
         }
     }
 
@@ -148,7 +151,7 @@ impl VictimSet<'_> {
                 || feasible::first_reason(self.snapshot, self.class, &target).is_none())
     }
 
-    /// Takes candidates in order until the task fits.
+    /// Adds candidates in order until the task fits.
     fn gather(&mut self, candidates: &[TaskId]) -> bool {
         let mut blocked = Vec::new();
         for task in candidates {
@@ -165,7 +168,7 @@ impl VictimSet<'_> {
         !blocked.is_empty() && self.exchange_blocked(blocked)
     }
 
-    /// A victim taken early may have spent the budget that a more useful task of its job needs:
+    /// An early victim may have spent the budget that a more useful task of its job needs:
     /// exchanges one for another as long as that brings the task closer to fitting.
     fn exchange_blocked(&mut self, mut blocked: Vec<TaskId>) -> bool {
         let mut all = self.room;
@@ -182,7 +185,7 @@ impl VictimSet<'_> {
                 return false;
             }
             if self.fits() {
-                // Lowest priorities first again, as those who are spared are looked for.
+                // Lowest priorities first again, as the reprieve expects.
                 let snapshot = self.snapshot;
                 self.victims.sort_by_key(|task| (snapshot.priority_of(*task), *task));
                 return true;
@@ -215,33 +218,34 @@ impl VictimSet<'_> {
         false
     }
 
-    /// What is short of each sum, and how many reasons there are against the place in all.
+    /// What is missing of each sum, and the number of reasons against the target in all.
     fn shortfall(&self) -> ([i64; SUMS], usize) {
         let need = &self.class.need;
         let shortfall_of = |i: usize| need[i].saturating_sub(self.room.free[i]).max(0);
         let target = PlacementTarget { without: &self.victims, ..*self.target };
-        let reasons = match self.class.is_plain {
-            true => usize::from(feasible::full(self.snapshot, &target).is_some()),
-            false => feasible::all_reasons(self.snapshot, self.class, &target).len(),
+        let reasons = if self.class.is_plain {
+            usize::from(feasible::full(self.snapshot, &target).is_some())
+        } else {
+            feasible::all_reasons(self.snapshot, self.class, &target).len()
         };
         (std::array::from_fn(shortfall_of), reasons)
     }
 
-    /// Gives back, highest priority first, whoever need not leave.
+    /// Reprieves victims, highest priority first, whose eviction is not needed.
     fn reprieve_all(&mut self) {
         for at in (0..self.victims.len()).rev() {
-            let spared = self.victims.remove(at);
-            let released = self.released_by(spared);
+            let reprieved = self.victims.remove(at);
+            let released = self.released_by(reprieved);
             self.room.take(&released);
             if self.victims.is_empty() || !self.fits() {
-                self.victims.insert(at, spared);
+                self.victims.insert(at, reprieved);
                 self.room.give(&released);
             }
         }
     }
 }
 
-/// Whether priority allows it, for the task and everything inside it.
+/// Whether its priority allows eviction, for the task and everything inside it.
 fn is_evictable(snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool {
     let priority = class.request.priority;
     let allowed = |t: &TaskId| snapshot.priority_of(*t).is_some_and(|p| priority.may_preempt(p));
@@ -251,7 +255,7 @@ fn is_evictable(snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool
 }
 
 /// Jobs with a disruption budget that evicting the task and its members would draw on, once for
-/// each task. One that does not run is down already: stopping it disrupts nobody.
+/// each task. A task that does not run is down already: stopping it disrupts nothing.
 fn budgeted_jobs(snapshot: &ClusterSnapshot, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
     let all = std::iter::once(task).chain(snapshot.members(task).iter().copied());
     let running = all.map(|t| &snapshot.tasks[t.slot()]).filter(|t| t.phase == TaskPhase::Running);
@@ -265,7 +269,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Takes the task and its members into account; false (and nothing spent) when a job involved
+    /// Spends budget for the task and its members; false (and nothing spent) when a job involved
     /// has no budget left.
     fn spend(&mut self, snapshot: &ClusterSnapshot, task: TaskId) -> bool {
         for (spent, job) in budgeted_jobs(snapshot, task).enumerate() {
@@ -312,7 +316,7 @@ fn score(
         preference: preference::missed_weight(snapshot, class, m),
         locality: locality::missing_share(snapshot, class, m),
         spread: spread::share_at_stake(snapshot, class, m),
-        // What the victims give back is not priced: who leaves matters more.
+        // The devices released by victims are not priced: the victims matter more.
         devices: 0,
         packing: packing::room_term(snapshot, class, m, &room.free, ranking.model),
         rank: ranking.rank(m),

@@ -1,10 +1,10 @@
 //! One-move repair: when a class fits nowhere, a task planned in this same pass may be moved so
-//! that it does. The plan has not been carried out, so the move costs nothing and disturbs nobody.
+//! that it does. The plan has not been executed, so the move costs nothing and disturbs no task.
 //!
-//! For each class that got stuck, the planned tasks whose leaving would open a place for it are
-//! listed, smallest first: small ones find another place most easily. A task that needs at least as
-//! much as the stuck one in every dimension is left alone, because whoever takes its next place
-//! could have taken it himself; unless the stuck one is kept apart from its siblings and the
+//! For each class that got stuck, the planned tasks whose move would open a machine for it are
+//! listed, smallest first: small ones fit elsewhere most easily. A task that needs at least as much
+//! as the stuck one in every dimension is not moved, because the stuck task could itself have been
+//! placed wherever it would move; unless the stuck one is kept apart from its siblings and the
 //! planned one is not.
 //!
 //! Rejected: longer chains of moves. One move closes most of the gap to the lower bound already.
@@ -20,12 +20,12 @@ use cellwright_cell::spec::JobKind;
 use cellwright_cell::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lists made per pass: each walks over everything planned.
+/// Lists made per pass: each walks over the whole plan.
 const MAX_LISTS: u32 = 64;
-/// Planned tasks looked at per stuck task.
+/// Planned tasks examined per stuck task.
 const MAX_EXAMINED: u32 = 64;
 
-/// A planned task whose leaving would open its machine. Smallest last, to be popped.
+/// A planned task whose move would open its machine. Smallest last, to be popped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Opening {
     size: u64,
@@ -37,23 +37,23 @@ struct Opening {
 #[derive(Debug)]
 struct OpeningList {
     openings: Vec<Opening>,
-    /// Moves made when the list was.
+    /// Number of moves when the list was made.
     moves: u32,
 }
 
-/// What repair remembers within one pass.
+/// The state of repair within one pass.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
     lists: BTreeMap<ClassId, OpeningList>,
     lists_made: u32,
     moves: u32,
-    /// Machines where somebody was evicted in this pass. Who is planned there stays: were he to
-    /// leave, the victims would have been evicted for nothing.
+    /// Machines with an eviction in this pass. Tasks planned there are not moved: otherwise the
+    /// victims would have been evicted for nothing.
     pub evicted_on: BTreeSet<MachineId>,
 }
 
 impl Pass<'_> {
-    /// A machine made free for the class by moving one planned task elsewhere.
+    /// A machine opened for the class by moving one planned task elsewhere.
     pub(super) fn find_by_moving(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
         let mut stuck: Vec<ClassId> = Vec::new();
         for _ in 0..MAX_EXAMINED {
@@ -83,8 +83,8 @@ impl Pass<'_> {
         None
     }
 
-    /// Whether the opening's group still says what it said when the list was made. Looking at the
-    /// machine alone is not enough: a task that moved away and back stands in another group.
+    /// Whether the opening's group is still what it was when the list was made. Checking the
+    /// machine alone is not enough: a task that moved away and back is in another group.
     fn is_planned(&self, opening: &Opening) -> bool {
         match &self.outcome.plan.groups[opening.group as usize].assignments[..] {
             [only] => only.task == opening.task && only.machine == opening.machine,
@@ -92,8 +92,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Where the planned task would go if the stuck one had its machine already. Asked when its own
-    /// machine looks best to it, because it still has room for one more.
+    /// Where the planned task would go if the stuck one had its machine already. Needed when its
+    /// own machine scores best for it, because it still has room for one more.
     fn find_beside(
         &mut self,
         planned: TaskId,
@@ -115,7 +115,7 @@ impl Pass<'_> {
         found.filter(|m| *m != machine.slot())
     }
 
-    /// The smallest opening not tried yet; lists are made again only after something moved.
+    /// The smallest opening not tried yet; lists are made again only after a move.
     fn next_opening(&mut self, class: ClassId) -> Option<Opening> {
         let moves = self.repair.moves;
         let known = self.repair.lists.get_mut(&class);
@@ -156,13 +156,13 @@ impl Pass<'_> {
         found
     }
 
-    /// Puts a planned task elsewhere. Its group goes to the end of the plan: room it relies on may
-    /// have been made by a group planned after it.
+    /// Moves a planned task elsewhere. Its group goes to the end of the plan: the room it relies on
+    /// may have been made by a group planned after it.
     fn move_planned(&mut self, task: TaskId, class: ClassId, group: u32, machine: MachineId) {
         self.repair.moves += 1;
         self.outcome.stats.moves += 1;
         self.outcome.plan.groups[group as usize] = Group::default();
-        // It is placed again at once, so it does not matter since when it may start.
+        // It is placed again at once, so its earliest start time does not matter.
         self.snapshot.unassign(task, Time::ZERO);
         let mut moved = Group::default();
         let choice = Choice { machine, alloc: None, victims: Vec::new() };
@@ -215,7 +215,7 @@ fn total_capacity(snapshot: &ClusterSnapshot) -> [u64; DIMENSIONS] {
     total.to_array()
 }
 
-/// Sum of the shares of the cell a task asks for, in 2^-40.
+/// Sum of the shares of the cell that a task requests, in 2^-40.
 fn demand_size(class: &Class, total: &[u64; DIMENSIONS]) -> u64 {
     let requested = class.request.limits.to_array();
     let share = |d: usize| (u128::from(requested[d]) << 40) / u128::from(total[d].max(1));

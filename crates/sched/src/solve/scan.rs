@@ -1,4 +1,4 @@
-//! Searches without memory: the plain reference, and scans for when classes or cached scores are
+//! Scans without a cache: the plain reference, and the scans used when classes or cached scores are
 //! switched off.
 
 use super::preempt::{self, Eviction};
@@ -9,7 +9,7 @@ use crate::feasible::{self, PlacementTarget};
 use crate::score::{self, Ranking, ScoreKey};
 use cellwright_cell::id::{MachineId, TaskId};
 
-/// The best free machine by the predicates' reasons and the whole score: no key, no shortcut.
+/// The best free machine by the predicates' reasons and the full score: no key, no shortcut.
 pub(crate) fn best_by_reference(
     snapshot: &ClusterSnapshot,
     class: &Class,
@@ -22,7 +22,7 @@ pub(crate) fn best_by_reference(
     fitting.min_by_key(|m| score::score(snapshot, class, *m, ranking))
 }
 
-/// The best machine to make room on, looking at every machine in full.
+/// The best machine to make room on, evaluating every machine in full.
 pub(crate) fn best_preempting_by_reference(
     snapshot: &ClusterSnapshot,
     class: &Class,
@@ -49,7 +49,7 @@ pub(crate) fn best_of_all(
     keyed.min().map(|(_, m)| m)
 }
 
-/// The best of the first `sample_size` machines that do, in the random order from `start`.
+/// The best of the first `sample_size` feasible machines in the random order from `start`.
 pub(crate) fn best_of_sample(
     snapshot: &ClusterSnapshot,
     scorer: &impl MachineScorer,
@@ -63,8 +63,8 @@ pub(crate) fn best_of_sample(
     keyed.min().map(|(_, m)| m)
 }
 
-/// The best alloc of the class's set, as it is. Sets are small next to cells and their machines
-/// are few, so every alloc is looked at in every mode.
+/// The best alloc of the class's set, as things are. Sets are small next to cells and their
+/// machines are few, so every alloc is evaluated in every mode.
 pub(crate) fn best_alloc(
     snapshot: &ClusterSnapshot,
     class: &Class,

@@ -1,17 +1,17 @@
-//! What passes remember per class: the best machines seen, as a heap of keys that is repaired from
-//! the change log instead of being rebuilt.
+//! The score cache, which passes keep per class: the best machines seen, as a heap of keys that is
+//! repaired from the change log instead of being rebuilt.
 //!
-//! The memory lives in the board, because it means nothing without it. In exact mode it never
+//! The cache lives in the snapshot, because it means nothing without it. In exact mode it never
 //! changes a choice, except through a mix that lags behind (see [`crate::score::packing`]). With
-//! sampling on, a pass on a freshly built board depends on the snapshot and the seed alone; a pass
-//! on a warm board also on the passes before it.
+//! sampling on, a pass on a freshly built snapshot depends on its content and the seed alone; a
+//! pass on a warm snapshot also on the passes before it.
 
 use super::options::Options;
 use crate::score::ScoreKey;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the keys of all pools were made with; anything else voids them.
+/// The inputs of the keys of all pools; any other inputs invalidate them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheKey {
     pub options: Options,
@@ -23,9 +23,9 @@ pub(crate) struct CacheKey {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScoreCache {
     pub key: Option<CacheKey>,
-    /// By class: places that are free.
+    /// By class: machines with free room.
     pub free: Vec<CandidatePool>,
-    /// By class: places that would be free after preemption.
+    /// By class: machines with room after preemption.
     pub preempting: Vec<CandidatePool>,
     /// Machines in the random order of the seed.
     pub random_order: Vec<u32>,
@@ -38,15 +38,16 @@ pub(crate) struct ScoreCache {
 /// The best machines of one class.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidatePool {
-    /// Keys may be out of date; each is checked when it comes to the top.
+    /// Keys may be outdated; each is checked when it comes to the top.
     pub heap: BinaryHeap<Reverse<ScoreKey>>,
     /// Exact mode: every machine outside the heap has at least this key.
     pub bound: ScoreKey,
-    /// Position in the change log up to which `heap` and `bound` are right.
+    /// Position in the change log up to which `heap` and `bound` are correct.
     pub synced_to: u64,
-    /// Whether every machine has been looked at, with the changes since `synced_to` to be added.
+    /// Whether every machine has been evaluated; the changes since `synced_to` are still to be
+    /// added.
     pub complete: bool,
-    /// Sampling: position in the change log up to which the latest changes have been looked at.
+    /// Sampling: position in the change log up to which the latest changes have been evaluated.
     pub latest_seen: u64,
     /// Sampling: how far the walk over the random order has come.
     pub cursor: u32,
@@ -69,7 +70,7 @@ impl Default for CandidatePool {
 }
 
 impl ScoreCache {
-    /// Forgets everything unless it was made with the same `key`, and makes room for new classes.
+    /// Clears the cache unless it was made with the same `key`, and makes room for new classes.
     pub fn prepare(&mut self, key: CacheKey, classes: usize) {
         if self.key != Some(key) {
             *self = ScoreCache { key: Some(key), ..ScoreCache::default() };

@@ -1,4 +1,4 @@
-//! What makes a machine good for a class: as it is, or after preemption.
+//! Machine scorers: how well a machine suits a class as it is, or after preemption.
 
 use super::preempt;
 use super::search::MachineScorer;
@@ -7,13 +7,13 @@ use crate::cluster_snapshot::ClusterSnapshot;
 use crate::feasible;
 use crate::score::{self, Ranking, ScoreKey};
 
-/// Counters of the board that grow when machines outside the log may have become better.
+/// Counters of the snapshot that grow when machines outside the log may have become better.
 fn domain_departures(snapshot: &ClusterSnapshot, class: &Class) -> u64 {
     let job = class.request.siblings.and_then(|siblings| snapshot.job(siblings.job));
     job.map_or(0, |job| job.domain_departures)
 }
 
-/// Free places.
+/// Scores machines with free room.
 pub(crate) struct FreeScorer<'a> {
     pub class: &'a Class,
     pub ranking: Ranking,
@@ -31,7 +31,7 @@ impl MachineScorer for FreeScorer<'_> {
     }
 }
 
-/// Places that are free once some tasks of lower priority are gone.
+/// Scores machines that have room once some tasks of lower priority are gone.
 pub(crate) struct PreemptionScorer<'a> {
     pub class: &'a Class,
     pub ranking: Ranking,

@@ -1,15 +1,15 @@
-//! Finding the best machine of a class.
+//! Searches the best machine for a class.
 //!
-//! Exact: one scan keeps the best few hundred keys and a bound that all other machines lie above.
-//! Machines that changed since are looked at again, once each; a key at the top that is out of date
-//! is replaced by what it is now. When the heap runs dry below the bound, it is scanned again. So
-//! the n-th equal task costs a look at what changed and a heap step, and the choice is the same as
-//! that of a scan over everything.
+//! Exact: one scan keeps the best few hundred keys and a lower bound for all other machines.
+//! Machines that changed since are scored again, once each; an outdated key at the top is replaced
+//! by the current one. When the heap runs dry below the bound, all machines are scanned again. So
+//! the n-th equal task costs the scores of the changed machines and a heap step, and the choice is
+//! the same as that of a full scan.
 //!
 //! Sampled: the heap holds the first `sample_size` feasible machines of a random order; changes
 //! elsewhere are ignored, except the latest few, which are good candidates because something was
-//! just packed or freed there. When it runs low the walk goes on; when it has been all around, the
-//! class is known not to fit until something changes.
+//! just packed or freed there. When it runs low the walk continues; when it has been all around,
+//! the class is known not to fit until something changes.
 
 use super::Stats;
 use super::score_cache::{CandidatePool, ScoreCache};
@@ -25,14 +25,14 @@ fn heap_size(machines: usize) -> usize {
     (machines / 8).clamp(4, 256)
 }
 
-/// Machines in one part of a scan that an executor may run beside others.
+/// Machines in one part of a scan; an executor may run parts in parallel.
 const MACHINES_PER_PART: usize = 4096;
-/// Sampling: changes looked at per visit although the heap is not empty.
+/// Sampling: changes evaluated per visit although the heap is not empty.
 const MAX_LATEST_CHANGES: u64 = 8;
 
-/// Which machines are good for a class; implemented for free places and for preemption.
+/// Scores machines for a class; implemented for free room and for preemption.
 pub(crate) trait MachineScorer: Sync {
-    /// The key of machine slot `m`; `None` when it does not do.
+    /// The key of machine slot `m`; `None` when it is not feasible.
     fn key(&self, snapshot: &ClusterSnapshot, m: usize) -> Option<ScoreKey>;
     /// Counters that grow when machines that are not in the log may have become better.
     fn improvement_counters(&self, snapshot: &ClusterSnapshot) -> (u64, u64);
@@ -49,7 +49,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The best machine for the class, by its pool.
+    /// The best machine for the class, from its pool.
     pub fn best(
         &mut self,
         snapshot: &ClusterSnapshot,
@@ -57,9 +57,9 @@ impl Search<'_> {
         pool: &mut CandidatePool,
         class: ClassId,
     ) -> Option<(usize, ScoreKey)> {
-        let loosened = scorer.improvement_counters(snapshot);
-        if pool.improvement_counters != loosened {
-            pool.improvement_counters = loosened;
+        let counters = scorer.improvement_counters(snapshot);
+        if pool.improvement_counters != counters {
+            pool.improvement_counters = counters;
             pool.complete = false;
             pool.heap.clear();
         }
@@ -91,7 +91,7 @@ impl Search<'_> {
         }
     }
 
-    /// The key at the top that is still true, replacing those that are not.
+    /// The key at the top that is still current, replacing outdated ones.
     fn top(
         &mut self,
         snapshot: &ClusterSnapshot,
@@ -113,7 +113,7 @@ impl Search<'_> {
         None
     }
 
-    /// Adds the machines that changed since the pool last looked. False when there were so many
+    /// Adds the machines that changed since the pool was last synced. False when there were so many
     /// that a scan is cheaper.
     fn apply_changes(
         &mut self,
@@ -164,10 +164,10 @@ impl Search<'_> {
         match slots.div_ceil(MACHINES_PER_PART) {
             0 | 1 => keys.extend((0..slots).filter_map(|m| scorer.key(snapshot, m))),
             parts => {
-                let judged = executor::map(self.executor, parts, |n| -> Vec<ScoreKey> {
+                let scored = executor::map(self.executor, parts, |n| -> Vec<ScoreKey> {
                     part(n).filter_map(|m| scorer.key(snapshot, m)).collect()
                 });
-                judged.iter().for_each(|part| keys.extend_from_slice(part));
+                scored.iter().for_each(|part| keys.extend_from_slice(part));
             }
         }
         pool.bound = ScoreKey::WORST;
@@ -211,7 +211,7 @@ impl Search<'_> {
                 return Some(found);
             }
             if pool.complete {
-                // Everything was looked at once; what changed since then has the last word.
+                // Every machine was evaluated once; changes since then are applied last.
                 let current = pool.synced_to == snapshot.change_log.end();
                 if current || !self.apply_changes(snapshot, scorer, pool) {
                     if current {
@@ -225,7 +225,7 @@ impl Search<'_> {
         }
     }
 
-    /// Goes on in the random order until the heap holds `sample_size`, once around at most.
+    /// Continues in the random order until the heap holds `sample_size`, once around at most.
     fn continue_walk(
         &mut self,
         snapshot: &ClusterSnapshot,

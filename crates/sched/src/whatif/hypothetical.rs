@@ -1,4 +1,4 @@
-//! A copy of the board on which imagined tasks wait alone.
+//! A copy of the snapshot in which only hypothetical tasks are pending.
 
 use super::WhatifJob;
 use crate::cluster_snapshot::{ClusterSnapshot, JobInfo, PendingTaskInfo};
@@ -16,10 +16,10 @@ pub(super) struct HypotheticalJob {
     pub snapshot: ClusterSnapshot,
     job: JobId,
     job_name: Name,
-    /// Row of the first imagined task; all rows from here on are imagined.
+    /// Row of the first hypothetical task; all rows from here on are hypothetical.
     first: TaskId,
     next: u32,
-    /// Index of the next imagined task.
+    /// Index of the next hypothetical task.
     index: u32,
 }
 
@@ -55,7 +55,7 @@ impl HypotheticalJob {
             admit::check(spec, admit::volume_targets_are_valid)?;
         }
         let mut snapshot = snapshot.clone();
-        // Who waits already found no place, and must not be what this pass is spent on.
+        // Other pending tasks could not be placed before, and must not use up this pass.
         for task in snapshot.pending().to_vec() {
             snapshot.drop_task(task);
         }
@@ -78,7 +78,7 @@ impl HypotheticalJob {
                 (job, 0, name)
             }
             WhatifJob::More(job) => {
-                let missing = || Rejection::NoSuchRow(format!("job row {}", job.0));
+                let missing = || Rejection::NoSuchRow(job.into());
                 let row = snapshot.job(job).ok_or_else(missing)?;
                 let mut spec = row.spec.as_ref().clone();
                 prepare(&mut spec);
@@ -100,7 +100,7 @@ impl HypotheticalJob {
         Ok(HypotheticalJob { snapshot, job, job_name, first, next: first.0, index })
     }
 
-    /// Adds so many waiting tasks.
+    /// Adds so many pending tasks.
     pub fn add_pending(&mut self, tasks: u32, reservation: Option<Resources>) {
         for _ in 0..tasks {
             let info = PendingTaskInfo {
@@ -117,13 +117,13 @@ impl HypotheticalJob {
         }
     }
 
-    /// Names of what is there, and of what is imagined.
+    /// Names of existing rows and of hypothetical ones.
     pub fn names<'a>(&'a self, known: &'a dyn NameResolver) -> HypotheticalNames<'a> {
         HypotheticalNames { job: self, known }
     }
 }
 
-/// Imagined rows may carry numbers under which the state knows somebody else.
+/// Hypothetical rows may have ids that belong to other tasks in the state.
 pub(super) struct HypotheticalNames<'a> {
     job: &'a HypotheticalJob,
     known: &'a dyn NameResolver,

@@ -1,6 +1,6 @@
-//! What becomes of evicted tasks: they wait again, and passes give them other places as a live cell
-//! would, evicting still lower priorities in turn. Tasks that were waiting before the question stay
-//! out of it: they had found no place before anybody was moved.
+//! Reschedules evicted tasks of a what-if question: they are pending again, and passes place them
+//! elsewhere as a live cell would, evicting still lower priorities in turn. Tasks that were pending
+//! before the question stay out of it: they could not be placed before any eviction.
 
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::solve::{PassOutcome, Solver};
@@ -8,20 +8,20 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::time::Time;
 use std::collections::BTreeSet;
 
-/// Everybody whom the plan evicts, tasks inside allocs included. `before` is the board before the
-/// pass.
+/// All tasks that the plan evicts, tasks inside allocs included. `before` is the snapshot before
+/// the pass.
 pub(super) fn evicted_tasks(before: &ClusterSnapshot, outcome: &PassOutcome) -> Vec<TaskId> {
     let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
-    let everybody = listed.flat_map(|victim| {
+    let evicted = listed.flat_map(|victim| {
         std::iter::once(victim.task).chain(before.members(victim.task).iter().copied())
     });
-    everybody.collect()
+    evicted.collect()
 }
 
-/// Finds the first victims other places on `board`; returns who was evicted in turn.
+/// Places the first victims elsewhere on `snapshot`; returns the tasks evicted in turn.
 ///
-/// A pass that places somebody leaves more tasks placed at some priority and fewer only below it,
-/// so the passes come to an end.
+/// A pass that places a task leaves more tasks placed at some priority and fewer only below it, so
+/// the passes come to an end.
 pub(super) fn reschedule(
     before: &ClusterSnapshot,
     snapshot: &mut ClusterSnapshot,

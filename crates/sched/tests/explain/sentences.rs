@@ -1,8 +1,9 @@
-//! Explanations as people read them: cells built by hand, one reason to wait each.
+//! Explanations as sentences: cells built by hand, one reason to be pending each.
 
 use crate::support::specs::{self, token};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::device::{Device, DeviceRequest, WHOLE_DEVICE};
+use cellwright_cell::explanation::{Explanation, FITS, Obstacle};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::isolation::{HOST_VOLUME_READ_ONLY, Volume, host_volume_attribute};
 use cellwright_cell::machine::{MachineSpec, PortRange};
@@ -10,14 +11,14 @@ use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::time::Time;
+use cellwright_cell::words::{self, quantity::Natural};
 use cellwright_sched::cluster_snapshot::{
     JobInfo, MachineInfo, PendingTaskInfo, PlacedTaskInfo, TaskPhase,
 };
 use cellwright_sched::executor::Sequential;
+use cellwright_sched::explain::Explainer;
 use cellwright_sched::explain::names::{NameResolver, SnapshotNames};
 use cellwright_sched::explain::queue_position::QueuePositions;
-use cellwright_sched::explain::units::StandardUnits;
-use cellwright_sched::explain::{Explainer, Explanation, FITS, Obstacle, text};
 use cellwright_sched::queue::QueueOrder;
 use cellwright_sched::{ClusterSnapshot, Options};
 use std::collections::BTreeMap;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
 
-/// A cell built by hand: machines by name and capacity, jobs by what differs from the plain one.
+/// A cell built by hand: machines by name and capacity, jobs by their difference from the plain
+/// one.
 struct SmallCluster {
     snapshot: ClusterSnapshot,
     machines: Vec<MachineSpec>,
@@ -131,12 +133,12 @@ impl SmallCluster {
     }
 
     fn explain(&self, task: TaskId) -> Explanation {
-        let standings = QueuePositions::new(&self.snapshot, QueueOrder::Fair, Time(100), 0);
-        Explainer::new(&self.snapshot, self, &Sequential).task(task, &standings).unwrap()
+        let positions = QueuePositions::new(&self.snapshot, QueueOrder::Fair, Time(100), 0);
+        Explainer::new(&self.snapshot, self, &Sequential).task(task, &positions).unwrap()
     }
 
     fn text(&self, task: TaskId) -> String {
-        text::render(&self.explain(task), &StandardUnits)
+        words::explanation::render(&self.explain(task), &Natural)
     }
 }
 
@@ -166,8 +168,8 @@ pending: needs 4 cores cpu and 4 GiB ram; no machine of 3 has both free.
 2 lack ram (most free: 3 GiB on m1), 1 lacks cpu (most free: 2 cores on m3).
 Would fit if ram <= 3 GiB (on m1). Or if cpu <= 2 cores (on m3).
 The cell is only full: 2 machines could take it when empty.
-Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed:
-  production never preempts production.
+Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed: production never \
+ preempts production.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
 }
@@ -183,8 +185,7 @@ fn a_machine_that_is_short_itself_says_so_to_all_but_production() {
     let task = cell.wait(batch, 0);
     let want = "\
 pending: needs 2 cores cpu; the only machine it may run on lacks it.
-1 lacks cpu (most free: 1 core on m2), 1 is short itself, open to production
-  only.
+1 lacks cpu (most free: 1 core on m2), 1 is short itself, open to production only.
 Would fit if cpu <= 1 core (on m2).
 A machine that is short takes it when that has passed.
 Number 1 of 1 in the queue, 0 of higher priority.";
@@ -209,8 +210,8 @@ pending: no machine of 2 can take it.
 on 2 port 8080 is taken (by ada/web/0 on m1 and ada/web/1 on m2).
 Would fit if it did not insist on port 8080 (on 2 machines, such as m1).
 The cell is only full: 2 machines could take it when empty.
-Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed:
-  equal or higher priority is never evicted.
+Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed: equal or higher \
+ priority is never evicted.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
 }
@@ -232,14 +233,13 @@ fn a_constraint_is_quoted_and_can_be_dropped() {
     let want = "\
 pending: needs 2 cores cpu; the only machine it may run on lacks it.
 1 fails the constraint flash exists, 1 lacks cpu (most free: 1 core on m2).
-Would fit if cpu <= 1 core (on m2). Or if the constraint flash exists were
-  dropped (on m1).
+Would fit if cpu <= 1 core (on m2). Or if the constraint flash exists were dropped (on m1).
 As asked, no machine could take it even when empty: waiting will not help.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
 }
 
-/// Whoever waits for the end of a drain, or for a machine to come back, does not wait in vain.
+/// Waiting for the end of a drain, or for a machine to come back, is not hopeless.
 #[test]
 fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
     let hopeless = "As asked, no machine could take it even when empty: waiting will not help.";
@@ -263,7 +263,7 @@ fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
             spec.constraints = vec![Constraint { attribute, operator, strength: Strength::Hard }];
         });
         let task = cell.wait(new, 0);
-        let text = cell.text(task).replace("\n  ", " ");
+        let text = cell.text(task);
         assert!(text.contains(want), "up {up}, draining {draining}, full {full}: {text}");
     };
     check(true, true, false, 1, waits);
@@ -284,10 +284,10 @@ fn two_limits_together_and_limits_beyond_the_largest_machine() {
     let want = "\
 pending: needs 10 cores cpu; no machine of 1 has it free.
 1 lacks cpu (most free: 8 cores on m1).
-No single change of the request would make it fit; cpu <= 8 cores and ram <= 16
-  GiB (on m1) together would.
-No machine is large enough even when empty: asked 10 cores cpu, the largest has
-  8 cores and 32 GiB ram, the largest has 16 GiB.
+No single change of the request would make it fit; cpu <= 8 cores and ram <= 16 GiB (on m1) \
+ together would.
+No machine is large enough even when empty: asked 10 cores cpu, the largest has 8 cores and 32 \
+ GiB ram, the largest has 16 GiB.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
 }
@@ -355,10 +355,8 @@ fn a_shortage_of_devices_makes_the_headline() {
     let task = cell.wait(new, 0);
     let text = cell.text(task);
     let want = "\
-pending: needs 2 gpu (a100 or t4) and 2 cores cpu; no machine of 3 has both
-  free.
-2 lack gpu (a100 or t4) (asked 2, at best 1 on m1), 1 lacks cpu (most free: 1
-  core on m3).
+pending: needs 2 gpu (a100 or t4) and 2 cores cpu; no machine of 3 has both free.
+2 lack gpu (a100 or t4) (asked 2, at best 1 on m1), 1 lacks cpu (most free: 1 core on m3).
 ";
     assert!(text.starts_with(want), "{text}");
 }
@@ -381,7 +379,7 @@ fn machines_kept_apart_by_spread_are_told_from_full_ones() {
     assert_eq!((found.when_empty, found.kept_apart), (2, 2));
     let line = "Tasks of its own job are in the way: 2 machines could take it when empty.";
     assert!(cell.text(task).contains(line), "{}", cell.text(task));
-    // A sibling elsewhere in the rack stands against an empty machine too.
+    // A sibling elsewhere in the rack rules out an empty machine too.
     let db = cell.job("db", 100, apart(Domain::Rack));
     cell.hold(db, 0);
     let task = cell.wait(db, 0);
@@ -400,7 +398,7 @@ fn machines_kept_apart_by_spread_are_told_from_full_ones() {
     let task = cell.wait(two, 0);
     let found = cell.explain(task);
     assert_eq!((found.when_empty, found.kept_apart), (2, 1));
-    let text = cell.text(task).replace("\n  ", " ");
+    let text = cell.text(task);
     assert!(text.contains("1 machine could take it when empty, 1 more without tasks of its"));
 }
 
@@ -431,22 +429,22 @@ fn the_machines_a_task_could_be_on_are_told_best_first_and_nothing_changes() {
 #[test]
 fn a_folder_that_nobody_lends_is_named_and_so_is_doing_without_it() {
     let mut cell = SmallCluster::new();
-    let lends = |how: &'static str| {
+    let grants = |how: &'static str| {
         move |spec: &mut MachineSpec| {
             let how = AttributeValue::Text(how.into());
             spec.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
         }
     };
     cell.add_machine("m1", 4, 8, |_| ());
-    cell.add_machine("m2", 4, 8, lends(HOST_VOLUME_READ_ONLY));
-    let borrows = |writable| {
+    cell.add_machine("m2", 4, 8, grants(HOST_VOLUME_READ_ONLY));
+    let with_volume = |writable| {
         move |spec: &mut JobSpec| {
             let (source, target) = ("/srv/data".into(), "/data".into());
             spec.task.isolation.volumes = vec![Volume { source, target, writable }];
         }
     };
     let (writer, reader) =
-        (cell.job("writer", 100, borrows(true)), cell.job("reader", 100, borrows(false)));
+        (cell.job("writer", 100, with_volume(true)), cell.job("reader", 100, with_volume(false)));
     let (writer, reader) = (cell.wait(writer, 0), cell.wait(reader, 0));
     let codes = |task| -> Vec<(&str, u32)> {
         cell.explain(task).reasons.iter().map(|reason| (reason.code, reason.machines)).collect()
@@ -457,13 +455,13 @@ fn a_folder_that_nobody_lends_is_named_and_so_is_doing_without_it() {
         cell.text(writer),
         "pending: no machine of 2 can take it.\n\
          2 do not lend volume /srv/data for writing.\n\
-         Would fit if it did without volume /srv/data for writing (on 2 machines, such as\n  m1).\n\
+         Would fit if it did without volume /srv/data for writing (on 2 machines, such as m1).\n\
          As asked, no machine could take it even when empty: waiting will not help.\n\
          Number 1 of 2 in the queue, 0 of higher priority."
     );
-    // Whoever does not lend comes before whoever is full, and counts once.
+    // Machines that do not grant the volume come before full ones, and count once.
     let large = cell.job("large", 100, |spec| {
-        borrows(false)(spec);
+        with_volume(false)(spec);
         spec.task.limits = Resources::new(9000, GIB, 0, 0);
     });
     let large = cell.wait(large, 0);

@@ -1,4 +1,4 @@
-//! A board made by hand, for tests of single rules: machines, users and jobs in a line each.
+//! A snapshot made by hand, for tests of single rules: machines, users and jobs in a line each.
 
 use super::specs::{plain, token};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
@@ -26,7 +26,7 @@ pub fn amount(n: u64) -> Resources {
     Resources::new(n, n, 0, 0)
 }
 
-/// A job of tasks that ask for `size` of CPU and memory.
+/// A job of tasks that request `size` of CPU and memory.
 pub fn job(count: u32, priority: u16, size: u64) -> JobSpec {
     plain("job", count, priority, amount(size))
 }
@@ -83,12 +83,12 @@ impl ManualCluster {
         (id, spec)
     }
 
-    /// A job all of whose tasks wait.
+    /// A job all of whose tasks are pending.
     pub fn submit(&mut self, user: u32, spec: JobSpec) -> Vec<TaskId> {
         self.submit_into(user, spec, None)
     }
 
-    /// Same, for a job inside the alloc set `set`.
+    /// The same, for a job inside the alloc set `set`.
     pub fn submit_into(&mut self, user: u32, spec: JobSpec, set: Option<JobId>) -> Vec<TaskId> {
         let (job, spec) = self.put_job(user, spec, set);
         (0..spec.count)

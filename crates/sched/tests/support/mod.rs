@@ -1,5 +1,5 @@
-//! A random cell that lives through the state machine's own commands, with a scheduler's mirror at
-//! its side. Everything is drawn from one seed.
+//! A random cell that changes by the state machine's own commands, with a scheduler's mirror beside
+//! it. Everything is drawn from one seed.
 #![allow(dead_code)] // Every test file uses its own part.
 
 pub mod manual_cluster;
@@ -28,7 +28,7 @@ pub struct World {
     pub snapshot: ClusterSnapshot,
     pub rng: TestRng,
     pub now: u64,
-    /// Events the mirror has not seen yet, while it is kept in the dark.
+    /// Events that the mirror has not seen yet, while it is not synced.
     unsynced_events: Option<Vec<Event>>,
     /// Whether running tasks get room on other machines as well.
     pub holds: bool,
@@ -63,11 +63,12 @@ impl World {
             });
             for band in Band::ALL {
                 let share = if band.is_prod() { 6 } else { 1 };
-                let amount = match band.is_prod() {
-                    true => Resources::from_array(
+                let amount = if band.is_prod() {
+                    Resources::from_array(
                         world.state.capacity().to_array().map(|total| total / share),
-                    ),
-                    false => Resources::new(1 << 40, 1 << 40, 1 << 40, 1 << 40),
+                    )
+                } else {
+                    Resources::new(1 << 40, 1 << 40, 1 << 40, 1 << 40)
                 };
                 let quota = Quota { amount, from: Time::ZERO, until: Time::NEVER };
                 world.apply_ok(Command::SetQuota {
@@ -98,13 +99,13 @@ impl World {
         let entry = Entry { now: Time(self.now), requests: vec![request] };
         let verdict = self.state.apply(&entry, &mut events).pop().unwrap();
         match &mut self.unsynced_events {
-            Some(unseen) => unseen.extend(events),
+            Some(unsynced) => unsynced.extend(events),
             None => self.snapshot.sync(&self.state, &events),
         }
         verdict
     }
 
-    /// Lets the cell live on while the mirror does not follow; it catches up at the end.
+    /// Changes the cell while the mirror is not synced; it catches up at the end.
     pub fn without_sync(&mut self, live: impl FnOnce(&mut World)) {
         self.unsynced_events = Some(Vec::new());
         live(self);
@@ -118,7 +119,7 @@ impl World {
         assert!(verdict.is_ok(), "{verdict:?} to {description}");
     }
 
-    /// A command that the state may well refuse.
+    /// Applies a command that the state may reject.
     pub fn apply_any(&mut self, command: Command) {
         drop(self.apply(command));
     }
@@ -128,7 +129,7 @@ impl World {
         let owner = Name::new(self.rng.pick(&USERS)).unwrap();
         let sets = self.alloc_sets();
         let spec = specs::job(&mut self.rng, &format!("j{}", self.jobs), &owner, &sets);
-        // Quota may refuse it; then there is one job less.
+        // Quota may reject it; then there is one job less.
         self.apply_any(Command::SubmitJob { owner, spec });
     }
 
@@ -182,7 +183,7 @@ impl World {
         }
     }
 
-    /// Something happens to the cell.
+    /// Changes the cell at random.
     pub fn step(&mut self) {
         self.now += self.rng.below(2000);
         if self.holds && self.rng.one_in(3) {
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// Some of those who run get room elsewhere, or give it up.
+    /// Some of the running tasks reserve room elsewhere, or release it.
     fn hold_step(&mut self) {
         for task in self.tasks_in(|s| s == TaskState::Running) {
             let row = self.state.tasks().get(task).unwrap().clone();
@@ -253,7 +254,7 @@ impl World {
         self.apply_ok(Command::ReserveHold(target));
     }
 
-    /// Rooms that tasks hold beside where they run.
+    /// Number of holds on machines where their tasks do not run.
     pub fn held_elsewhere(&self) -> usize {
         self.state.tasks().iter().filter(|(_, row)| row.holds.reserved().is_some()).count()
     }

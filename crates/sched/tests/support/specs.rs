@@ -123,7 +123,7 @@ fn constraints(rng: &mut TestRng) -> Vec<Constraint> {
         .collect()
 }
 
-/// Now and then the same folder twice.
+/// Sometimes the same directory twice.
 fn volumes(rng: &mut TestRng) -> Vec<Volume> {
     (0..rng.below(3))
         .map(|number| Volume {
@@ -176,7 +176,7 @@ fn task(rng: &mut TestRng, limits: Resources, plain: bool) -> TaskSpec {
     }
 }
 
-/// A job of batch tasks that ask for room alone: what all other specs of the tests differ from.
+/// A job of batch tasks that request only room: all other specs of the tests are variations of it.
 pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpec {
     let mut spec = JobSpec::new(Name::new(name).unwrap(), count, Priority(priority), limits);
     spec.task.notice = Span::seconds(1);

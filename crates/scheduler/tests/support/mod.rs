@@ -71,7 +71,7 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
     spec
 }
 
-/// A job for the scheduler of a lane.
+/// A job for the scheduler of a shard.
 pub fn job_in_shard(text: &str, count: u32, shard: &str) -> JobSpec {
     let mut spec = job(text, count, 1);
     spec.labels.insert(token("scheduler"), shard.into());
@@ -83,7 +83,7 @@ pub fn settings(scheduler: &str, shard: &str) -> SchedulerConfig {
     SchedulerConfig::new(name(scheduler), SchedulerShard::new(shard).unwrap(), seed)
 }
 
-/// What the master knows.
+/// The state of the master.
 pub struct MasterState {
     pub state: State,
     pub events: Vec<Event>,
@@ -92,7 +92,7 @@ pub struct MasterState {
     pub hashes: Vec<u64>,
     term: u64,
     origin: Instant,
-    /// Milliseconds by hand, on top of the paused clock of a runtime, if there is one.
+    /// Milliseconds added by hand, on top of the paused clock of a runtime, if there is one.
     pub ticks: u64,
     leases: BTreeMap<String, (String, Instant)>,
     pub reported_passes: PassStatistics,
@@ -136,7 +136,7 @@ impl MasterState {
         self.tasks_in(|state| state == TaskState::Pending).len()
     }
 
-    /// How often tasks were put on machines.
+    /// Number of tasks placed on machines so far.
     pub fn scheduled(&self) -> usize {
         let scheduled = |event: &&Event| {
             matches!(event.what, EventKind::Task { change: TaskChange::Scheduled { .. }, .. })
@@ -145,7 +145,7 @@ impl MasterState {
     }
 }
 
-/// What is wrong with a link.
+/// The fault of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     #[default]
@@ -165,7 +165,7 @@ pub enum Fault {
 pub struct InMemoryMaster {
     state: Mutex<MasterState>,
     applied: watch::Sender<u64>,
-    /// Everybody gets the lease: the worst a master could do.
+    /// Every request for the lease is granted: the worst a master could do.
     pub grants_all: bool,
 }
 
@@ -191,7 +191,7 @@ impl InMemoryMaster {
         Arc::new(InMemoryMaster { state: master_state, applied, grants_all })
     }
 
-    /// `machines` of `capacity` each, up, and `ada` who may have it all.
+    /// `machines` of `capacity` each, up, and `ada` with quota for all of them.
     pub fn with_machines(machines: u32, capacity: u64) -> Arc<InMemoryMaster> {
         let master = InMemoryMaster::new();
         master.add_machines(machines, capacity);
@@ -236,7 +236,7 @@ impl InMemoryMaster {
         self.apply_ok(Command::SubmitJob { owner: name("ada"), spec });
     }
 
-    /// Reports something of a task, as its machine's agent would.
+    /// Reports an observation of a task, as its machine's agent would.
     pub fn report(&self, task: TaskId, observed: Observed) {
         let row = self.state().state.tasks().get(task).unwrap().clone();
         let reports = vec![TaskReport { task, attempt: row.attempt, what: observed }];
@@ -250,7 +250,7 @@ impl InMemoryMaster {
         self.report(task, Observed::Failed(ExitClass::Code(1)));
     }
 
-    /// The cell goes back to its first twelve entries, and from there on in another way.
+    /// Restores the cell to its first twelve entries; from there it takes another course.
     pub fn restore(&self) {
         let mut master_state = self.state();
         let kept = master_state.records()[..12].to_vec();
@@ -285,7 +285,7 @@ impl InMemoryMaster {
     }
 }
 
-/// One scheduler's way to the master.
+/// The link of one scheduler to the master.
 pub struct Link {
     pub master: Arc<InMemoryMaster>,
     fault: Mutex<Fault>,
@@ -304,7 +304,7 @@ impl Link {
         *self.fault.lock().unwrap() == fault
     }
 
-    /// The fault, once.
+    /// Takes the fault, once.
     fn take(&self, fault: Fault) -> bool {
         let is = self.is(fault);
         if is {
@@ -314,13 +314,10 @@ impl Link {
     }
 
     fn cut(&self) -> Result<(), LinkError> {
-        match self.is(Fault::Cut) {
-            true => Err(LinkError::Unreachable("cut".into())),
-            false => Ok(()),
-        }
+        if self.is(Fault::Cut) { Err(LinkError::Unreachable("cut".into())) } else { Ok(()) }
     }
 
-    /// As a network would: never at once.
+    /// As in a network: never immediate.
     async fn travel(&self) -> Result<(), LinkError> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.cut()
@@ -336,7 +333,7 @@ impl MasterLink for Link {
         self.travel().await?;
         let master_state = self.master.state();
         let new = |record: &&LogRecord| record.index > index;
-        // A log of any length is no longer kept for those who start afresh.
+        // A long log is not kept for schedulers that start afresh.
         if index == 0 && master_state.log.len() > 10 {
             let LogRecord { index, term, .. } = master_state.log[master_state.log.len() - 1];
             let state = encode::save(&master_state.state);
@@ -360,9 +357,10 @@ impl MasterLink for Link {
         self.master.state().proposals += 1;
         let answer = self.master.apply(proposal.requests);
         self.travel().await?;
-        match self.is(Fault::LostAnswers) {
-            true => Err(LinkError::Unreachable("answer lost".into())),
-            false => Ok(answer),
+        if self.is(Fault::LostAnswers) {
+            Err(LinkError::Unreachable("answer lost".into()))
+        } else {
+            Ok(answer)
         }
     }
 

@@ -1,4 +1,4 @@
-//! A cell that lives at random: submissions, reports, machines that come and go. Everything is
+//! A cell that changes at random: submissions, reports, machines that come and go. Everything is
 //! drawn from one seed.
 
 use super::{MasterState, job, key, machine, name};
@@ -34,7 +34,7 @@ impl TestRng {
     }
 }
 
-/// Requests of one entry; some of them nobody should have sent.
+/// Requests of one entry; some of them invalid.
 pub fn requests(master_state: &MasterState, rng: &mut TestRng) -> Vec<Request> {
     let count = 1 + rng.below(3);
     (0..count)

@@ -1,13 +1,13 @@
-//! Watches over one virtual agent, by rules that it does not share with the agent's core: what it
-//! was really ordered, what its programs really did, and what it said of them.
+//! Invariants of one virtual agent, checked without sharing code with the agent's core: what it was
+//! really ordered, what its programs really did, and what it reported about them.
 //!
 //! | rule | what is seen when it is broken |
 //! |---|---|
-//! | nobody begins twice | an attempt that was there in this life begins again |
-//! | nobody begins before its alloc, or before those whose room it takes have left | |
-//! | what is ordered away ends | it runs on, long after its notice |
-//! | what began is told of until newer orders drop it | a report without it |
-//! | `max_run` is kept, and limits of memory are | it runs on |
+//! | no attempt starts twice | an attempt that was there in this incarnation starts again |
+//! | no task starts before its alloc, or before those whose resources it takes have left | |
+//! | a task that orders no longer list ends | it runs on, long after its notice |
+//! | a started attempt is reported until newer orders drop it | a report without it |
+//! | `max_run` is kept, and memory limits are | it runs on |
 //! | orders only become newer | older ones are obeyed |
 
 use super::virtual_kernel::Kernel;
@@ -18,9 +18,9 @@ use cellwright_cell::observed::ObservedState;
 use cellwright_cell::plan::Victim;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long after its time a program may still be there, in milliseconds.
+/// How long after its deadline a program may still be there, in milliseconds.
 const SLACK: u64 = 2000;
-/// How long it may be over its limit of memory: it is looked at every second, killed, and killed
+/// How long a program may be over its memory limit: it is checked every second, killed, and killed
 /// again after ten.
 const MAX_OVER_LIMIT: u64 = 15_000;
 
@@ -28,17 +28,17 @@ const MAX_OVER_LIMIT: u64 = 15_000;
 pub struct AgentInvariants {
     epoch: Epoch,
     orders: BTreeMap<Attempt, DesiredTask>,
-    /// When each that runs is to be gone at the latest, by the orders.
+    /// By when each running program must have ended at the latest, according to the orders.
     end_deadlines: BTreeMap<Attempt, u64>,
     started: BTreeSet<Attempt>,
-    /// Allocs whose room is held.
+    /// Allocs whose resources are held.
     held_allocs: BTreeSet<TaskId>,
     over_limit: BTreeMap<Attempt, u64>,
     violation: Option<String>,
 }
 
 impl AgentInvariants {
-    /// The first rule that was broken.
+    /// The first rule violation.
     pub fn take_violation(&mut self) -> Option<String> {
         self.violation.take()
     }
@@ -47,7 +47,7 @@ impl AgentInvariants {
         self.violation.get_or_insert(message);
     }
 
-    /// The machine booted: nothing of before runs. What it knew it knows, unless its disk is lost.
+    /// The machine rebooted: no program runs. The agent keeps its state, unless its disk is lost.
     pub fn reboot(&mut self, is_disk_lost: bool) {
         let mut next =
             AgentInvariants { violation: self.violation.take(), ..AgentInvariants::default() };
@@ -72,11 +72,11 @@ impl AgentInvariants {
         let Some(tasks) = &answer.tasks else { return };
         self.orders = tasks.iter().map(|order| (Attempt::of(order), order.clone())).collect();
         let orders = &self.orders;
-        // What ended is told until it is dropped here.
+        // An end is reported until it is dropped here.
         self.started.retain(|attempt| orders.contains_key(attempt));
     }
 
-    /// The room of an alloc is held, or not any more.
+    /// The resources of an alloc are held, or not any more.
     pub fn on_alloc_hold(&mut self, alloc: TaskId, is_held: bool) {
         if is_held {
             self.held_allocs.insert(alloc);
@@ -85,7 +85,7 @@ impl AgentInvariants {
         }
     }
 
-    /// Somebody begins to run.
+    /// An attempt starts.
     pub fn on_start(&mut self, attempt: Attempt, kernel: &Kernel) {
         if !self.started.insert(attempt) {
             self.record_violation(format!("{attempt} began twice"));
@@ -107,7 +107,7 @@ impl AgentInvariants {
         }
     }
 
-    /// Time has passed.
+    /// Checks the rules after time has passed.
     pub fn check_at(&mut self, kernel: &Kernel, now: u64) {
         for (attempt, row) in kernel.programs() {
             let order = self.orders.get(attempt);
@@ -141,7 +141,7 @@ impl AgentInvariants {
         self.over_limit.retain(|attempt, _| kernel.programs().contains_key(attempt));
     }
 
-    /// A report leaves.
+    /// Checks a report that is being sent.
     pub fn check_report(&mut self, report: &AgentReport, kernel: &Kernel, now: u64) {
         let reported: BTreeSet<Attempt> = report
             .tasks

@@ -1,10 +1,10 @@
-//! How a task of a virtual machine behaves: what it uses, when it fails, whether it falls ill.
-//! Drawn from a seed, the task's name and its attempt, so that one more task shifts nobody else's
-//! draws.
+//! How a task of a virtual machine behaves: what it uses, when it fails, whether it becomes
+//! unhealthy. Drawn from a seed, the task's name and its attempt, so that one more task does not
+//! change the behaviour of others.
 //!
-//! A command says it for one task: `sim finish 500` ends well after 500 ms, `sim fail 500` badly,
-//! `sim use 120 60` uses 120 % of its limit of CPU and 60 % of its limit of memory. Anything else
-//! behaves as the profile of its machine draws it.
+//! A command sets the behaviour of one task: `sim finish 500` ends successfully after 500 ms, `sim
+//! fail 500` fails, `sim use 120 60` uses 120 % of its CPU limit and 60 % of its memory limit. Any
+//! other command behaves as the profile of its machine draws it.
 
 use cellwright_cell::desired::DesiredTask;
 use cellwright_cell::resource::Resources;
@@ -18,12 +18,12 @@ pub struct Profile {
     pub usage: (u64, u64),
     /// Mean time until a task fails, in milliseconds; `None`: none does by itself.
     pub fails_after: Option<u64>,
-    /// Attempts in a thousand that fall ill, if they have a health check.
+    /// Attempts in a thousand that become unhealthy, if they have a health check.
     pub unhealthy_permille: u64,
 }
 
 impl Profile {
-    /// Tasks use about half of what they may, and none fails or falls ill.
+    /// Tasks use about half of their limits, and none fails or becomes unhealthy.
     #[must_use]
     pub fn new(seed: u64) -> Profile {
         Profile { seed, usage: (20, 70), fails_after: None, unhealthy_permille: 0 }
@@ -38,24 +38,24 @@ pub enum PlannedEnd {
     Fail(u64),
 }
 
-/// One attempt's draws.
+/// The behaviour drawn for one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     seed: u64,
     pub planned_end: PlannedEnd,
-    /// Percent of the limits of CPU and memory, around which it moves or which it holds exactly.
+    /// Percent of the limits of CPU and memory, around which usage moves or which it keeps exactly.
     cpu: u64,
     ram: u64,
     is_exact: bool,
-    /// When it falls ill.
+    /// When it becomes unhealthy.
     pub unhealthy_after: Option<u64>,
 }
 
 /// A task takes this long to reach the memory it will hold.
 const RAMP_MILLIS: u64 = 30_000;
-/// Of the waves in which its use of CPU moves.
+/// Period of the waves in which its CPU usage moves.
 const WAVE_PERIOD_MILLIS: u64 = 60_000;
-/// When an attempt falls ill that does.
+/// The time within which an unhealthy attempt becomes so.
 const UNHEALTHY_WITHIN_MILLIS: u64 = 120_000;
 
 impl Behaviour {
@@ -97,7 +97,7 @@ impl Behaviour {
         drawn
     }
 
-    /// What it wants, so long after its start.
+    /// The resources it wants at this age.
     #[must_use]
     pub fn demand(&self, limits: Resources, age: u64) -> Resources {
         let percent = |amount: u64, percent: u64| {

@@ -1,4 +1,5 @@
-//! A virtual agent by itself: its tasks end as they are to, and its reports say what it measured.
+//! A virtual agent by itself: its tasks end as they should, and its reports contain what it
+//! measured.
 
 use super::*;
 use crate::convert::plain_machine;
@@ -52,7 +53,7 @@ fn agent(profile: Profile) -> VirtualAgent {
     agent
 }
 
-/// Lets it live until then, as whoever drives it does.
+/// Runs the agent until then, as its caller does.
 fn run_until(agent: &mut VirtualAgent, until: u64) {
     while let Some(at) = agent.next_change().filter(|at| *at <= until) {
         agent.advance(at);

@@ -1,6 +1,6 @@
-//! The kernel and the shims of a virtual machine: programs are rows in a table. A row starts after
-//! a while, uses what its behaviour wants and the machine has, and ends by itself, by its lease, by
-//! its `max_run`, or because it is asked to.
+//! The kernel and the shims of a virtual machine: programs are rows in a table. A program starts
+//! after a while, uses what its behaviour wants and the machine has, and ends by itself, by its
+//! lease, by its `max_run`, or because it was asked to stop.
 
 use super::task_profile::{Behaviour, PlannedEnd, Profile};
 use super::{AgentBugs, RunEvent, TaskDelays};
@@ -23,23 +23,23 @@ pub struct Program {
     pub order: DesiredTask,
     pub work: RunSpec,
     behaviour: Behaviour,
-    /// When it begins to run.
+    /// When it starts to run.
     starts_at: u64,
     pub started: Option<u64>,
     lease_until: Option<u64>,
-    /// When it is gone that was asked to stop, and how.
+    /// When a program that was asked to stop will have ended, and how.
     exits: Option<(u64, NoticeOutcome)>,
     probes: Option<(HealthTracker, u64, Health)>,
     pub cpu_cap: Option<u64>,
     pub io_cap: Option<u64>,
     reading: Reading,
-    /// What it wanted and what it got at the last look.
+    /// What it wanted and what it got at the last sample.
     pub wanted: Resources,
     pub granted: Resources,
 }
 
 impl Program {
-    /// Of CPU, what it wanted and did not get.
+    /// The CPU that it wanted and did not get.
     #[must_use]
     pub fn cpu_shortfall(&self) -> u64 {
         self.wanted.cpu.saturating_sub(self.granted.cpu)
@@ -62,7 +62,7 @@ impl Program {
         }
     }
 
-    /// Whether it has been ill for so long that its checks must have found out.
+    /// Whether it has been unhealthy for so long that its checks must have noticed.
     #[must_use]
     pub fn is_unhealthy_for_long(&self, now: u64) -> bool {
         let (Some(started), Some(check)) = (self.started, self.check()) else { return false };
@@ -79,7 +79,7 @@ impl Program {
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
     programs: BTreeMap<Attempt, Program>,
-    /// What began and ended since somebody asked.
+    /// The starts and ends since this was last taken.
     pub run_events: Vec<RunEvent>,
     last_sample: u64,
 }
@@ -110,7 +110,7 @@ impl Kernel {
         let mut behaviour = Behaviour::draw(profile, &order, &work.command);
         let attempt = Attempt::of(&order);
         if attempt.is_saver() && behaviour.planned_end == PlannedEnd::Never {
-            // It has something to save, and then it is done.
+            // It has data to save, and then it is done.
             behaviour.planned_end = PlannedEnd::Finish(pace.stop);
         }
         let work = RunSpec::clone(work);
@@ -156,7 +156,7 @@ impl Kernel {
         }
     }
 
-    /// Takes the program away; whether there was one.
+    /// Removes the program; returns whether there was one.
     pub fn end(&mut self, attempt: Attempt, now: u64) -> bool {
         let Some(program) = self.programs.remove(&attempt) else { return false };
         if program.started.is_some() {
@@ -165,7 +165,7 @@ impl Kernel {
         true
     }
 
-    /// The power goes.
+    /// The power fails: all programs end.
     pub fn end_all(&mut self, now: u64) {
         let all: Vec<Attempt> = self.programs.keys().copied().collect();
         for attempt in all {
@@ -173,7 +173,7 @@ impl Kernel {
         }
     }
 
-    /// What happened until now, one thing of each program at most.
+    /// The events until now, at most one of each program.
     pub fn advance(&mut self, bugs: AgentBugs, now: u64) -> Vec<(Attempt, Event)> {
         let all: Vec<Attempt> = self.programs.keys().copied().collect();
         all.into_iter().filter_map(|a| Some((a, self.step(a, bugs, now)?))).collect()
@@ -188,7 +188,7 @@ impl Kernel {
             _ if lease_over || too_long => Some(End::Failed(ExitClass::TimedOut)),
             (Some((at, notice)), _) if at <= now => Some(match program.started {
                 Some(_) => End::Stopped(notice),
-                // Nobody was there to be warned.
+                // No program was there to receive the notice.
                 None => End::Gone,
             }),
             (_, Some((at, end))) if at <= now => Some(end),
@@ -230,7 +230,7 @@ impl Kernel {
         changed.then_some(Event::Health(health))
     }
 
-    /// The health check of a program is another one.
+    /// Replaces the health check of a program.
     pub fn replace_health_check(&mut self, order: &DesiredTask, now: u64) {
         let Order::Run(work) = &order.action else { return };
         let Some(program) = self.programs.get_mut(&Attempt::of(order)) else { return };
@@ -242,7 +242,7 @@ impl Kernel {
         program.probes = program.started.and_then(probes);
     }
 
-    /// The next instant at which [`KernelPaths::advance`] has something to say.
+    /// The next instant at which [`Kernel::advance`] returns an event.
     #[must_use]
     pub fn next_change(&self, bugs: AgentBugs) -> Option<u64> {
         let due = |program: &Program| {
@@ -257,8 +257,8 @@ impl Kernel {
         self.programs.values().filter_map(due).min()
     }
 
-    /// Lets programs use the machine since the last look: where they want more than it has, all get
-    /// less by the same part.
+    /// Distributes the machine's resources to programs since the last sample: where they want more
+    /// than it has, all get less by the same factor.
     pub fn sample(&mut self, capacity: Resources, now: u64) -> Vec<(Attempt, Reading)> {
         let millis = now.saturating_sub(self.last_sample);
         self.last_sample = now;
@@ -270,9 +270,12 @@ impl Kernel {
         let capped =
             |program: &Program| wanted(program).cpu.min(program.cpu_cap.unwrap_or(u64::MAX));
         let all: u128 = running().map(|program| u128::from(capped(program))).sum();
-        let share = |cpu: u64| match all > u128::from(capacity.cpu) {
-            true => (u128::from(cpu) * u128::from(capacity.cpu) / all) as u64,
-            false => cpu,
+        let share = |cpu: u64| {
+            if all > u128::from(capacity.cpu) {
+                (u128::from(cpu) * u128::from(capacity.cpu) / all) as u64
+            } else {
+                cpu
+            }
         };
         let used: BTreeMap<Attempt, (Resources, u64)> = self
             .programs
@@ -296,7 +299,7 @@ impl Kernel {
         self.running().map(|(attempt, program)| (*attempt, program.reading)).collect()
     }
 
-    /// What programs leave free.
+    /// The resources that programs leave free.
     #[must_use]
     pub fn available_resources(&self, capacity: Resources) -> AvailableResources {
         let used =

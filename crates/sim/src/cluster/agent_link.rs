@@ -1,5 +1,5 @@
-//! The line of a simulated agent to the masters: polls one, tells it news, and lets the time of its
-//! machine pass.
+//! The link of a simulated agent to the masters: polls one of them, sends it reports, and advances
+//! the time of its machine.
 
 use super::clocks::Clocks;
 use super::failpoints::{Failpoint, PanicPoint};
@@ -21,11 +21,11 @@ pub(super) struct AgentLink {
     pub agent: Arc<Mutex<VirtualAgent>>,
     pub net: VirtualNet,
     pub node_address: NodeAddress,
-    /// Whom it polls.
+    /// The masters that it polls.
     pub known_masters: Mutex<MasterSelector>,
-    /// Orders came, so something else may be the next to change.
+    /// New orders arrived, so the next change may come earlier.
     pub orders_changed: Notify,
-    /// Something changed that the masters should hear of.
+    /// Something changed that must be reported to the masters.
     pub report_due: Notify,
     pub started: Instant,
     pub clocks: Clocks,
@@ -35,7 +35,7 @@ pub(super) struct AgentLink {
 
 impl AgentLink {
     /// Three things at once, none of which may hold up another: a lease ends on time while a
-    /// message is on its way to nowhere.
+    /// message is being lost.
     pub async fn run(self) {
         tokio::join!(self.run_clock(), self.send_news(), self.poll());
     }
@@ -64,7 +64,8 @@ impl AgentLink {
         }
     }
 
-    /// Sends news as they come. A lost message costs nothing: the next poll says it again.
+    /// Sends reports of changes as they come. A lost message costs nothing: the next poll repeats
+    /// it.
     async fn send_news(&self) {
         loop {
             self.report_due.notified().await;
@@ -73,13 +74,15 @@ impl AgentLink {
         }
     }
 
-    /// Polls a replica, another one when that fails.
+    /// Polls a replica, and another one when that fails.
     async fn poll(&self) {
         loop {
             let replica = lock(&self.known_masters).replica();
             let stays = lock(&self.agent).bugs.knows_one_master;
             match self.call_replica(replica, true).await {
-                Ok((said, redial)) => lock(&self.known_masters).note_answer(said.as_ref(), redial),
+                Ok((masters, redial)) => {
+                    lock(&self.known_masters).note_answer(masters.as_ref(), redial);
+                }
                 Err(MessageLost) if stays => {}
                 Err(MessageLost) => lock(&self.known_masters).note_failure(),
             }
@@ -91,7 +94,7 @@ impl AgentLink {
         let wall = self.clocks.clock_time(self.node_address);
         let report = lock(&self.agent).report(hang, wall, sent);
         let incarnation = report.incarnation;
-        // As at the door of the product: one that was removed orders nothing.
+        // As at the listener of the product: a master that was removed gives no orders.
         let poll = |master: MasterHandle| async move {
             let is_member = !master.is_removed();
             let orders = if is_member { master.poll(report).await.ok() } else { None };
@@ -122,5 +125,5 @@ impl AgentLink {
     }
 }
 
-/// Which masters there are, and where to go on.
+/// The masters there are, and the one to poll next.
 type PollAnswer = (Option<MasterList>, Option<String>);

@@ -1,4 +1,4 @@
-//! What must hold in a simulated cell, at every step and at the end.
+//! The checker: invariants that must hold in a simulated cell, at every step and at the end.
 
 use super::client::{LEASE_DURATION, LEASED_NAMESPACE};
 use super::ledger::CheckFailure;
@@ -17,7 +17,7 @@ use cellwright_master::handle::MasterHandle;
 use cellwright_store::{DiskSpace, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far the time of the log may be ahead: nothing but what replicas need to hear of each other.
+/// How far log time may be ahead: no more than replicas need to hear from each other.
 const MAX_TIME_SKEW: Span = Span::seconds(10);
 
 /// Follows the log beside the masters, checks every invariant after every entry, and compares the
@@ -27,11 +27,11 @@ pub struct Checker {
     state: State,
     index: u64,
     hashes: BTreeMap<u64, u64>,
-    /// Who runs an `at_most_one` task now, by name.
+    /// The machine that runs an `at_most_one` task now, by task name.
     exclusive_tasks: BTreeMap<String, usize>,
     /// All machines have been up once.
     is_formed: bool,
-    /// For how many looks the leader has been short of disk while another replica was not, and
+    /// For how many checks the leader has been low on disk space while another replica was not, and
     /// nothing else was wrong.
     low_disk_ticks: u32,
     usage: UsageChecker,
@@ -40,7 +40,7 @@ pub struct Checker {
 
 impl Checker {
     /// # Errors
-    /// The first thing found wrong.
+    /// The first violation found.
     pub async fn step(&mut self, cluster: &Cluster) -> Result<(), CheckFailure> {
         self.follow(cluster).await?;
         for (id, handle) in cluster.running_replicas() {
@@ -76,18 +76,17 @@ impl Checker {
         };
         self.low_disk_ticks =
             if cluster.is_healthy_except_disk() { self.low_disk_ticks + 1 } else { 0 };
-        match self.low_disk_ticks > MAX_TRANSFER_TICKS {
-            true => {
-                Err(CheckFailure(format!("replica {id} leads without room, and {other} has some")))
-            }
-            false => Ok(()),
+        if self.low_disk_ticks > MAX_TRANSFER_TICKS {
+            Err(CheckFailure(format!("replica {id} leads without room, and {other} has some")))
+        } else {
+            Ok(())
         }
     }
 
-    /// The clock of one process moves neither the time of the log nor any lease.
+    /// The clock of one process moves neither log time nor any lease.
     fn check_time(&self, cluster: &Cluster) -> Result<(), CheckFailure> {
         let now = self.state.now();
-        // A cell of one goes by the only clock there is.
+        // A cell of one goes by the only clock there is, so nothing corrects it.
         let is_late = self.index > 0 && cluster.shape.masters > 1;
         let right = cluster.clocks.true_time();
         if is_late && now.since(right) > MAX_TIME_SKEW {
@@ -108,23 +107,22 @@ impl Checker {
         }
     }
 
-    /// Tasks move away from silent machines only while most of the cell speaks.
+    /// Tasks move away from silent machines only while most of the cell is heard from.
     fn check_majority_up(&mut self) -> Result<(), CheckFailure> {
         let machines = self.state.machines();
         let all = machines.iter().count();
         let up = machines.iter().filter(|(_, m)| m.status == MachineStatus::Up).count();
         self.is_formed |= all > 0 && up == all;
-        match self.is_formed && (all - up) * 2 > all {
-            true => {
-                Err(CheckFailure(format!("more than half of the machines are down: {up} of {all}")))
-            }
-            false => Ok(()),
+        if self.is_formed && (all - up) * 2 > all {
+            Err(CheckFailure(format!("more than half of the machines are down: {up} of {all}")))
+        } else {
+            Ok(())
         }
     }
 
     async fn follow(&mut self, cluster: &Cluster) -> Result<(), CheckFailure> {
         let Some((_, leader)) = cluster.leader() else { return Ok(()) };
-        // Only what a quorum holds is final; a leader that is cut off applies nothing new.
+        // Only what a quorum holds is final; a leader that is partitioned applies nothing new.
         match leader.log_after(self.index, Span::ZERO).await {
             LogAnswer::Records(records) => {
                 for record in records {
@@ -161,9 +159,10 @@ impl Checker {
     fn compare(&mut self, index: u64) -> Result<(), CheckFailure> {
         let hash = self.state.hash();
         let known = *self.hashes.entry(index).or_insert(hash);
-        match known == hash {
-            true => Ok(()),
-            false => Err(CheckFailure(format!("the checker has another state at index {index}"))),
+        if known == hash {
+            Ok(())
+        } else {
+            Err(CheckFailure(format!("the checker has another state at index {index}")))
         }
     }
 
@@ -194,8 +193,8 @@ impl Checker {
     }
 }
 
-/// Looks, ten a second, within which a leader without room has handed over: it tries again every
-/// five seconds.
+/// Checks, ten a second, within which a leader low on disk space must have transferred leadership:
+/// it tries again every five seconds.
 const MAX_TRANSFER_TICKS: u32 = 120;
 /// Terms that an election or two after a fault account for.
 const TERM_BUDGET: (u64, u64) = (12, 8);
@@ -204,7 +203,7 @@ fn is_voter(handle: &MasterHandle, id: NodeId) -> bool {
     handle.status().members.get(&id).is_some_and(|member| member.voter)
 }
 
-/// Terms count elections that could be won, not the time that somebody was cut off.
+/// Terms count elections that could be won, not the time that a replica was partitioned.
 fn check_terms(cluster: &Cluster) -> Result<(), CheckFailure> {
     let most = TERM_BUDGET.0 + TERM_BUDGET.1 * cluster.fault_count;
     for (id, handle) in cluster.running_replicas() {
@@ -218,11 +217,11 @@ fn check_terms(cluster: &Cluster) -> Result<(), CheckFailure> {
     Ok(())
 }
 
-/// Whether the healed cell has come to rest: one leader, all replicas alike, all machines up, and
-/// the agents run exactly what the state says.
+/// Whether the healed cell has settled: one leader, all replicas alike, all machines up, and the
+/// agents run exactly what the state says.
 ///
 /// # Errors
-/// What is not as it should be yet.
+/// What is not right yet.
 pub fn check_healed(cluster: &Cluster) -> Result<State, String> {
     let (_, leader) = cluster.leader().ok_or("there is no leader")?;
     let view = leader.read();
@@ -267,10 +266,10 @@ pub fn check_healed(cluster: &Cluster) -> Result<State, String> {
 }
 
 /// No event log is silently shorter than another: what one replica has, the others have too, or
-/// say that something is missing there.
+/// they report a gap there.
 ///
 /// # Errors
-/// What is missing where.
+/// What is missing, and on which replica.
 pub fn check_event_feeds(cluster: &Cluster) -> Result<(), CheckFailure> {
     let mut feeds = Vec::new();
     for (id, handle) in cluster.running_replicas() {
@@ -289,7 +288,7 @@ pub fn check_event_feeds(cluster: &Cluster) -> Result<(), CheckFailure> {
     Ok(())
 }
 
-/// What a replica's event log has, and what it says is missing.
+/// The events that a replica's log has, and the gaps it reports.
 #[derive(Default)]
 struct ReplicaFeed {
     entries: BTreeSet<u64>,

@@ -29,10 +29,10 @@ use std::time::Duration;
 
 /// The namespace of resources that clients lease.
 pub const LEASED_NAMESPACE: &str = "leased";
-/// For how long.
+/// How long they lease it.
 pub const LEASE_DURATION: Span = Span(5000);
 
-/// How some of their tasks are asked whether they are well.
+/// The health check that some of their tasks have.
 const HEALTH_CHECK: HealthCheck = HealthCheck {
     probe: Probe::Tcp { port: 0 },
     interval: Span(1000),
@@ -41,7 +41,7 @@ const HEALTH_CHECK: HealthCheck = HealthCheck {
     failures: 2,
 };
 
-/// Whose jobs these are.
+/// The user that owns these jobs.
 #[must_use]
 pub fn client_user() -> Name {
     Name::new("ubar").unwrap_or_else(|bad| panic!("{bad}"))
@@ -96,7 +96,7 @@ impl Client {
             0 => fixtures::job(&name, count, cpu, &["sim", "finish", "300"]),
             1 => fixtures::job(&name, count, cpu, &["sim", "fail", "200"]),
             2 => fixtures::job(&name, 1, cpu, &["serve"]),
-            // More CPU than its limit, which it may have while others leave it.
+            // More CPU than its limit, which it may use while others leave it free.
             3 => fixtures::job(&name, 1, cpu, &["sim", "use", "300", "50"]),
             // More memory than its limit, for which it is killed.
             4 => fixtures::job(&name, 1, cpu, &["sim", "use", "50", "120"]),
@@ -168,11 +168,12 @@ impl Client {
         }
     }
 
-    /// Asks for a resource under a lease of its own, which nothing can refuse.
+    /// Requests a resource under a lease of its own, which nothing can reject.
     async fn acquire_lease(&self, sequence: u64, replica: &mut NodeId) {
-        let lease = match self.bugs.leases_by_clock {
-            false => LEASE_DURATION,
-            true => self.lease_by_clock(replica).await,
+        let lease = if self.bugs.leases_by_clock {
+            self.lease_by_clock(replica).await
+        } else {
+            LEASE_DURATION
         };
         let command = ephemeral::Command::Set {
             namespace: token(LEASED_NAMESPACE),
@@ -185,7 +186,7 @@ impl Client {
         }
     }
 
-    /// As a master would count it that took its own clock for the time of the log.
+    /// The lease as computed by a master that took its own clock for log time.
     async fn lease_by_clock(&self, replica: &NodeId) -> Span {
         let wall = self.clocks.clock_time(*replica);
         let work = |master: MasterHandle| async move { master.read().state.now() };
@@ -200,7 +201,7 @@ impl Client {
         };
         let stale = self.bugs.reads_stale;
         if stale {
-            // Whoever believes that any copy will do asks anybody.
+            // With this bug, any replica is read.
             *replica = 1 + floor % self.masters;
         }
         let work = |master: MasterHandle| async move {
@@ -212,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Sends until there is a verdict. `None`: refused by the cell's rules, so nothing happened.
+    /// Sends until there is a verdict. `None`: rejected by the cell's rules, so nothing happened.
     async fn request(&self, number: u64, command: Command, replica: &mut NodeId) -> Option<u64> {
         let floor = self.ledger().acknowledged_floor();
         let mut sequence = number * 1000;

@@ -1,4 +1,4 @@
-//! The clocks of a simulated world: one time for all, and those who have it wrong.
+//! The clocks of a simulated world: one true time, and clocks that are wrong.
 
 use super::failpoints::{Failpoint, PanicPoint};
 use super::net::NodeAddress;
@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The wall clocks of the simulation: virtual time since a fixed date, each with what it is ahead.
+/// The wall clocks of the simulation: virtual time since a fixed date, each with its own skew.
 #[derive(Clone)]
 pub struct Clocks {
     started: Instant,
-    /// By place, those that are wrong, and whether they stay so when all else is healed.
+    /// By address, the clocks that are wrong, and whether they stay so when all else is healed.
     skews: Arc<Mutex<BTreeMap<NodeAddress, (i64, bool)>>>,
-    /// The replica whose clock was wrong last, and when it was.
+    /// The replica whose clock was wrong last, and the time of that.
     last_skewed: Arc<Mutex<Option<(NodeAddress, Instant)>>>,
 }
 
-/// For so long what a replica told of its clock may count with the others: until then its clock
+/// For how long a replica's reported clock may still count with the others: until then its clock
 /// and another's would be two wrong ones that agree.
 const SKEW_COUNTS_FOR: Duration = Duration::from_secs(10);
 
@@ -30,22 +30,22 @@ impl Clocks {
         Clocks { started, skews: Arc::default(), last_skewed: Arc::default() }
     }
 
-    /// What time it really is.
+    /// The true time.
     #[must_use]
     pub fn true_time(&self) -> Time {
         let passed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Time(1_700_000_000_000 + passed)
     }
 
-    /// What the clock of a process says.
+    /// The time on the clock of a process.
     #[must_use]
     pub fn clock_time(&self, node_address: NodeAddress) -> Time {
         let ahead = lock(&self.skews).get(&node_address).map_or(0, |(ahead, _)| *ahead);
         Time(self.true_time().0.saturating_add_signed(ahead))
     }
 
-    /// The clock of a process jumps. Only one replica's is wrong at a time, as the cell can bear:
-    /// where another's is, that one is set right instead.
+    /// The clock of a process jumps. Only one replica's clock is wrong at a time, as the cell
+    /// tolerates: where another's is wrong, that one is corrected instead.
     pub fn jump(&self, node_address: NodeAddress, ahead: i64, for_good: bool) {
         let mut wrong = lock(&self.skews);
         if node_address < FIRST_AGENT_ADDRESS {
@@ -63,7 +63,7 @@ impl Clocks {
         wrong.insert(node_address, (ahead, for_good));
     }
 
-    /// All are right again that did not jump for good.
+    /// Corrects all clocks that did not jump for good.
     pub fn heal(&self) {
         let mut wrong = lock(&self.skews);
         let mut last = lock(&self.last_skewed);
@@ -81,7 +81,7 @@ pub(super) struct NodeClock(pub(super) Clocks, pub(super) NodeAddress, pub(super
 
 impl Clock for NodeClock {
     fn wall_time(&self) -> Time {
-        // The core asks for the time at every step.
+        // The core reads the time at every step.
         self.2.reach(PanicPoint::Core);
         self.0.clock_time(self.1)
     }

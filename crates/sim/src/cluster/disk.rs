@@ -1,7 +1,7 @@
-//! A disk that behaves as badly as real ones may: what was not synced is lost at a power cut, or
-//! half of it stays, a file whose folder was not synced vanishes, operations take time, space runs
-//! out. A job that is under way when its process ends is done in part or not at all: it may have
-//! written, and it has flushed nothing. Everything is drawn from the run's seed.
+//! A virtual disk that behaves as badly as real ones may: what was not synced is lost at a power
+//! cut, or half of it stays; a file whose folder was not synced vanishes; operations take time;
+//! space runs out. A job that is under way when its process ends is done in part or not at all: it
+//! may have written, and it has flushed nothing. Everything is drawn from the run's seed.
 
 use cellwright_store::{Disk, DiskFuture};
 use cellwright_supervise::lock;
@@ -16,58 +16,58 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 struct File {
     bytes: Vec<u8>,
-    /// How many of `bytes` survive a power cut for sure.
+    /// How many of `bytes` certainly survive a power cut.
     synced: usize,
-    /// Whether the folder knows the file for sure.
+    /// Whether the file's directory entry certainly survives.
     is_linked: bool,
 }
 
 struct DiskState {
     files: BTreeMap<String, File>,
-    /// Handles of an earlier life find the disk gone.
+    /// Counts mounts; handles of an earlier mount find the disk gone.
     incarnation: u64,
     rng: ChaCha8Rng,
     /// Milliseconds one blocking operation takes at most.
     max_delay_millis: u64,
     is_full: bool,
-    /// What it says is free while it is not full.
+    /// The free space that it reports while it is not full.
     reported_free: u64,
     bugs: DiskBugs,
     syncs: u64,
-    /// Files that tell what was applied may be wrong.
+    /// Files that record what was applied may be wrong.
     is_damaged: bool,
-    /// Jobs of this life that are under way.
+    /// Jobs of this mount that are under way.
     jobs: Vec<Arc<PendingJob>>,
     /// The process is ending: what is under way may write and flushes nothing.
     is_ending: bool,
 }
 
-/// Work that the disk was given; taken by whoever carries it out.
+/// Work that the disk was given; taken out when it is carried out.
 type PendingJob = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Known bugs that a test plants to see them caught.
+/// Known bugs that a test injects to check that they are caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskBugs {
-    /// Says it synced and did not.
+    /// Reports a sync that it did not do.
     pub skips_sync: bool,
-    /// Flips a bit of what is read back after a power cut.
+    /// Flips a bit of what is read after a power cut.
     pub flips_bits: bool,
     /// Loses whole records from the end of the log at a power cut, though they were synced.
     pub cuts_log: bool,
 }
 
-/// Applied entries that a log that was cut short misses at least: some of them had events, which
-/// are on record beside the log.
+/// How many applied entries a truncated log has lost at least: some of them had events, which are
+/// recorded beside the log.
 const MIN_LOST_ENTRIES: u64 = 20;
 
-/// Free on a disk that nobody fills.
+/// Free space of a disk that is not filled up.
 pub const UNLIMITED_FREE: u64 = 1 << 40;
 
 /// The disk itself; survives the replica that uses it.
 #[derive(Clone)]
 pub struct VirtualDisk(Arc<Mutex<DiskState>>);
 
-/// A replica's hold on the disk, for one life.
+/// A replica's handle to the disk, for one incarnation of the process.
 pub struct DiskMount {
     disk: VirtualDisk,
     incarnation: u64,
@@ -91,20 +91,20 @@ impl VirtualDisk {
         })))
     }
 
-    /// For the next life of the replica.
+    /// Mounts the disk for the next incarnation of the replica.
     #[must_use]
     pub fn mount(&self) -> DiskMount {
         DiskMount { disk: self.clone(), incarnation: self.lock().incarnation }
     }
 
-    /// The process is killed: what the system has taken stays, the hold is over.
+    /// The process is killed: what the operating system has accepted stays, the mount is over.
     pub fn kill(&self) {
         self.finish_jobs();
         self.lock().incarnation += 1;
     }
 
-    /// Carries some of the jobs that are under way out as far as their first flush; the others are
-    /// never heard of again.
+    /// Carries out some of the jobs that are under way up to their first flush; the others never
+    /// finish.
     fn finish_jobs(&self) {
         let (jobs, half_done) = {
             let mut state = self.lock();
@@ -122,7 +122,7 @@ impl VirtualDisk {
         self.lock().is_ending = false;
     }
 
-    /// The power fails: only what was synced is sure to stay.
+    /// The power fails: only what was synced certainly stays.
     pub fn cut_power(&self) {
         self.finish_jobs();
         let mut state = self.lock();
@@ -153,8 +153,8 @@ impl VirtualDisk {
         }
     }
 
-    /// The disk forgets: a bit of a file of the event or audit log is another one, or the file ends
-    /// early. Which file that was; nothing if there is none.
+    /// Bit rot: flips a bit of a file of the event or audit log, or truncates the file. Returns
+    /// which file; nothing if there is none.
     pub fn damage_records(&self, rng: &mut ChaCha8Rng) -> Option<String> {
         let mut state = self.lock();
         state.is_damaged = true;
@@ -174,8 +174,9 @@ impl VirtualDisk {
         Some(path.to_string())
     }
 
-    /// The log loses whole records from its end, [`MIN_LOST_ENTRIES`] of those that were applied at least.
-    /// Whether it did: a disk whose other files are damaged has nothing to tell it by.
+    /// Cuts whole records from the end of the log, at least [`MIN_LOST_ENTRIES`] of those that were
+    /// applied. Returns whether it did: on a disk whose other files are damaged the loss could not
+    /// be noticed.
     pub fn cut_log(&self, applied: u64, rng: &mut ChaCha8Rng) -> bool {
         let mut state = self.lock();
         let mut candidates = Vec::new();
@@ -209,19 +210,19 @@ impl VirtualDisk {
         self.lock().is_full = full;
     }
 
-    /// Something else has taken all but this much.
+    /// Other files have taken all space but this much.
     pub fn set_free(&self, free: u64) {
         self.lock().reported_free = free;
     }
 
-    /// As good as new: nothing slow, nothing full.
+    /// Whether it is neither slow nor full.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         let state = self.lock();
         state.max_delay_millis == 1 && !state.is_full
     }
 
-    /// Syncs so far.
+    /// Number of syncs so far.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
@@ -241,14 +242,17 @@ impl DiskMount {
         work(&mut state)
     }
 
-    /// The same for what is durable when it returns.
+    /// The same for operations that are durable when they return.
     fn with_state_synced<T>(
         &self,
         work: impl FnOnce(&mut DiskState) -> io::Result<T>,
     ) -> io::Result<T> {
-        self.with_state(|state| match state.is_ending {
-            true => Err(io::Error::other("the process has ended")),
-            false => work(state),
+        self.with_state(|state| {
+            if state.is_ending {
+                Err(io::Error::other("the process has ended"))
+            } else {
+                work(state)
+            }
         })
     }
 }

@@ -1,30 +1,30 @@
-//! Planted panics of a simulated world: that each of them fails its run is what proves that none is
-//! swallowed.
+//! Injected panics of a simulated world. Each of them must fail its run, which proves that no panic
+//! is swallowed.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Whose code panics in a buggy run.
+/// The code that panics in a buggy run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicPoint {
     /// The core loop of a replica.
     Core,
-    /// The machine that a replica applies its log to.
+    /// The state machine that a replica applies its log to.
     Apply,
     Agent,
     Scheduler,
     Client,
-    /// Whoever watches over all of them.
+    /// The checker.
     Checker,
-    /// Whoever changes the members.
+    /// The task that changes the membership.
     Members,
-    /// A call between replicas, which is taken for lost by whoever made it.
+    /// A call between replicas, which its caller takes for lost.
     Call,
-    /// What is left of a replica that was killed.
+    /// The teardown of a replica that was killed.
     Teardown,
 }
 
-/// Panics if this is whose code is to.
+/// Panics if this is the chosen point.
 #[derive(Clone, Copy)]
 pub struct Failpoint {
     point: Option<PanicPoint>,
@@ -37,7 +37,7 @@ impl Failpoint {
         Failpoint { point, started }
     }
 
-    /// Late enough for everything to be at work.
+    /// Late enough for every part to be running.
     const TRIGGER_AFTER: Duration = Duration::from_secs(3);
 
     pub fn reach(self, point: PanicPoint) {

@@ -1,4 +1,4 @@
-//! What goes wrong, drawn from the seed: one thing after another, sometimes several at once. The
+//! Fault injection, drawn from the seed: one fault after another, sometimes several at once. The
 //! run ends with everything healed, except for masters that are gone for good.
 
 use super::disk::UNLIMITED_FREE;
@@ -14,7 +14,7 @@ pub enum Fault {
     CutPower,
     CutPowerOfAll,
     /// The leader loses its power while it flushes what some followers have flushed already, and
-    /// comes back among those that have not seen it.
+    /// comes back among those that have not received it.
     LoseUnflushedLeader,
     LoseMaster,
     StartReplica,
@@ -29,19 +29,19 @@ pub enum Fault {
     FullDisk,
     /// The leader's disk is left with less than its reserve.
     LowDisk,
-    /// A replica that is no member speaks.
+    /// A replica that is not a member sends messages.
     UnknownSender,
-    /// A follower is cut off from everybody.
+    /// A follower is partitioned from all others.
     CutFollowerOff,
-    /// A replica is taken out of the members.
+    /// A replica is removed from the membership.
     RemoveMember,
     /// All replicas are members again.
     ReaddMembers,
     /// A replica is killed while the members change.
     KillDuringChange,
-    /// The log of a replica is cut short while it is off.
+    /// The log of a replica is truncated while it is off.
     CutLog,
-    /// One user opens a thousand watches of the leader.
+    /// One user opens a thousand watches on the leader.
     ManyWatches,
     KillScheduler,
     StartScheduler,
@@ -101,14 +101,14 @@ const FAULT_WEIGHTS: [(Fault, u32); 32] = [
 /// Less than the reserve of a log and more than a quarter of it.
 const LOW_DISK_BYTES: u64 = 200 << 20;
 
-/// Draws what goes wrong next.
+/// Draws the next fault.
 pub fn draw_fault(rng: &mut ChaCha8Rng) -> Fault {
     FAULT_WEIGHTS
         .choose_weighted(rng, |(_, weight)| *weight)
         .map_or(Fault::Heal, |(fault, _)| *fault)
 }
 
-/// Lets it go wrong.
+/// Injects a fault.
 ///
 /// # Errors
 /// When a replica that comes back cannot trust its own disk.
@@ -218,7 +218,7 @@ async fn lose_unflushed(cluster: &mut Cluster, rng: &mut ChaCha8Rng) -> Result<(
     cluster.start_replica(leader).await.map_err(|error| format!("replica {leader}: {error}"))
 }
 
-/// Members change, and somebody dies of something else meanwhile.
+/// The membership changes, and a replica dies of something else in the meantime.
 async fn kill_during_change(cluster: &mut Cluster, any: u64, rng: &mut ChaCha8Rng) {
     let leader = cluster.leader().map_or(any, |(leader, _)| leader);
     if cluster.readd_members() {
@@ -229,7 +229,7 @@ async fn kill_during_change(cluster: &mut Cluster, any: u64, rng: &mut ChaCha8Rn
     cluster.stop_replica(killed, rng.random_bool(0.5)).await;
 }
 
-/// What goes wrong with clocks, and with what machines and replicas have written.
+/// Faults of clocks, and of the files of machines and replicas.
 async fn inject_clock_or_data_fault(
     cluster: &mut Cluster,
     fault: Fault,
@@ -273,7 +273,7 @@ async fn inject_clock_or_data_fault(
     }
 }
 
-/// Everything works again that can.
+/// Heals every fault that can be healed.
 ///
 /// # Errors
 /// When a replica that comes back cannot trust its own disk.

@@ -1,19 +1,19 @@
-//! What clients were promised. Every acknowledged request goes in with its log index; whatever was
-//! acknowledged must be there at the end, and the order of indices must agree with the order in
+//! What clients were promised. Every acknowledged request is recorded with its log index. Whatever
+//! was acknowledged must be there at the end, and the order of indices must agree with the order in
 //! which clients saw things happen: what began after an acknowledgement has a higher index.
 
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use std::collections::BTreeMap;
 
-/// A promise that was broken; the text says which.
+/// A promise that was broken, as text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CheckFailure(pub String);
 
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Highest index acknowledged to anybody.
+    /// Highest index acknowledged to any client.
     max_acknowledged_index: u64,
     /// Jobs acknowledged, with their index.
     pub jobs: BTreeMap<Name, u64>,

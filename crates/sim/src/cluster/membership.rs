@@ -1,5 +1,5 @@
-//! Changes of who is a member, and replicas that are gone for good: what an operator does while
-//! other things go wrong.
+//! Membership changes, and replicas that are gone for good: what an operator does while other
+//! faults happen.
 
 use super::failpoints::PanicPoint;
 use super::world::{Cluster, peer};
@@ -8,14 +8,14 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::atomic::Ordering;
 
 impl Cluster {
-    /// Whether those left would be a majority of the members, whoever these are.
+    /// Whether the remaining replicas would be a majority of the members, whichever is lost.
     pub(super) fn has_spare_replica(&self) -> bool {
         let is_minority = (self.lost_count() + 1) * 2 < self.shape.masters;
         is_minority && !self.has_removed_member.load(Ordering::SeqCst)
     }
 
-    /// The log of a replica is cut short while it is off. It has to say so and to stay off, for its
-    /// votes are lost with it: an operator takes it out and makes another.
+    /// Truncates the log of a replica while it is off. It has to report that and to stay off,
+    /// because its votes are lost with it: an operator removes it and creates another.
     ///
     /// # Errors
     /// When it starts as if nothing were missing.
@@ -42,13 +42,13 @@ impl Cluster {
         }
     }
 
-    /// Takes a replica other than the leader out of the members, whatever becomes of that.
+    /// Removes a replica other than the leader from the membership, whatever comes of it.
     pub fn remove_member(&self, id: NodeId) {
         let Some((leader, handle)) = self.leader().filter(|(leader, _)| *leader != id) else {
             return;
         };
         let voters = handle.status().members.values().filter(|member| member.voter).count();
-        // Those left must have a majority among them.
+        // The remaining ones must have a majority.
         if leader != id && voters > 2 && (self.is_lost(id) || self.lost_count() == 0) {
             self.has_removed_member.store(true, Ordering::SeqCst);
             let planted = self.failpoint();
@@ -59,7 +59,7 @@ impl Cluster {
         }
     }
 
-    /// Has the leader take in again whoever was taken out; whether all that are left are members.
+    /// Has the leader add the removed replicas again; returns whether all that remain are members.
     pub fn readd_members(&self) -> bool {
         let Some((_, handle)) = self.leader() else { return false };
         let members = handle.status().members;
@@ -69,7 +69,7 @@ impl Cluster {
         let planted = self.failpoint();
         self.spawn_background("a change of members", async move {
             planted.reach(PanicPoint::Members);
-            // Refused while another change is under way; whoever asks, asks again.
+            // Rejected while another change is under way; the caller tries again.
             if handle.replica().add_learner(id, peer(id)).await.is_ok() {
                 let _later = handle.replica().promote(id).await;
             }

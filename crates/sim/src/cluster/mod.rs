@@ -1,6 +1,7 @@
-//! Whole cells in one process (B27): the real masters, raft and store, the real scheduler and
-//! virtual agents, with virtual time, network and disks. A run is a function of its seed; faults
-//! strike for a while, then everything is healed and must come to rest with every promise kept.
+//! Deterministic simulation of whole cells in one process (B27): the real masters, raft and store,
+//! the real scheduler and virtual agents, with virtual time, network and disks. A run is a function
+//! of its seed; faults are injected for a while, then everything is healed and must settle with
+//! every promise kept.
 //!
 //! **Invariant:** nothing here reads a real clock, a real disk or a real socket.
 
@@ -41,16 +42,16 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 pub use world::{CellShape, Cluster, PlantedBugs};
 
-/// How often the checker looks.
+/// Time between two steps of the checker.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Looks without anything left to stop after which nothing more comes.
+/// Checks without anything left to stop after which nothing more is expected.
 const IDLE_CHECKS: u32 = 20;
-/// A healed cell that has not come to rest after this long never will.
+/// A healed cell that has not settled after this long never will.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A run that is not over after this long waits for something that never comes.
 const RUN_TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// Quota that never binds.
+/// Quota that never limits.
 const UNLIMITED_QUOTA: Resources =
     Resources { cpu: 1 << 40, ram: 1 << 50, disk: 1 << 50, disk_rate: 1 << 50 };
 
@@ -59,11 +60,11 @@ pub struct RunPlan {
     pub seed: u64,
     pub shape: CellShape,
     pub bugs: PlantedBugs,
-    /// Faults that strike before everything is healed.
+    /// Faults that are injected before everything is healed.
     pub faults: u32,
-    /// Looks of the checker, ten a second, between two faults: at least and fewer than.
+    /// Steps of the checker, ten a second, between two faults: at least and fewer than.
     pub checks_between_faults: (u32, u32),
-    /// Only this goes wrong, if given.
+    /// Only this fault is injected, if given.
     pub only_fault: Option<faults::Fault>,
     pub clients: u64,
 }
@@ -101,7 +102,7 @@ pub struct Summary {
 /// Runs one simulated cell to its end.
 ///
 /// # Errors
-/// The first promise found broken, or what panicked, with the seed that shows it.
+/// The first promise found broken, or the first panic, with the seed that reproduces it.
 pub fn run(plan: RunPlan) -> Result<Summary, String> {
     let seed = plan.seed;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -114,14 +115,14 @@ pub fn run(plan: RunPlan) -> Result<Summary, String> {
         let over = tokio::time::timeout(RUN_TIMEOUT, simulate(plan)).await;
         over.unwrap_or_else(|_| Err(CheckFailure(format!("stuck: not over after {RUN_TIMEOUT:?}"))))
     };
-    // A panic of whoever runs the world is a finding like any other, and other seeds go on.
+    // A panic of the simulator itself is a failure like any other, and other seeds go on.
     let (done, panics) = record_panics(|| {
         let done = catch_panic(|| runtime.block_on(whole));
-        // Whatever is left goes with it.
+        // All remaining tasks are dropped with it.
         drop(runtime);
         done.unwrap_or_else(|panicked| Err(CheckFailure(format!("the run {panicked}"))))
     });
-    // Whoever took one for an answer that did not come has not made it undone.
+    // A panic that its caller took for a missing answer still counts.
     let done = match panics.into_iter().next() {
         Some(line) if done.is_ok() => Err(CheckFailure(format!("a task {line}"))),
         _ => done,
@@ -151,7 +152,7 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
             cluster.supervisor.spawn_essential("a client", client.run())
         })
         .collect();
-    // Something must run before something can go wrong with it.
+    // Tasks must run before a fault can affect them.
     run_and_check(&cluster, &mut checker, &ledger, 10).await?;
     for _ in 0..plan.faults {
         let fault = plan.only_fault.unwrap_or_else(|| faults::draw_fault(&mut rng));
@@ -162,7 +163,7 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
     faults::heal(&mut cluster).await.map_err(CheckFailure)?;
     for client in clients {
         client.abort();
-        // What is aborted is cancelled; anything else was said by it.
+        // An aborted task is cancelled; any other failure was reported by the task itself.
         let _ = client.await;
     }
     stop_endless_jobs(&cluster).await?;
@@ -186,7 +187,7 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
     cluster.shut_down().await.map_or(Ok(summary), |violation| Err(CheckFailure(violation)))
 }
 
-/// Lets the cell live for a while and checks it all along.
+/// Runs the cell for a while and checks it all the time.
 async fn run_and_check(
     cluster: &Cluster,
     checker: &mut Checker,
@@ -225,15 +226,15 @@ async fn bootstrap_cell(cluster: &Cluster, checker: &mut Checker) -> Result<(), 
     Err(CheckFailure("the cell did not form within 20 s".into()))
 }
 
-/// Stops what would run for ever, so that everything that waits finds a place. Looks again for a
-/// while: what the clients sent last may be on its way into the log.
+/// Stops jobs that would run for ever, so that every waiting task can be placed. Repeats for a
+/// while: the clients' last requests may still be on their way into the log.
 async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
     let mut still = 0;
     for _ in 0..600 {
         tokio::time::sleep(CHECK_INTERVAL).await;
         let Some((_, leader)) = cluster.leader() else { continue };
         let Ok(view) = leader.read_linearizable().await else { continue };
-        // Those that are going down take as long as their machines.
+        // Jobs that are stopping take as long as their machines.
         let is_left = |job: &Job| !job.is_dead() && job.state != JobState::Stopping;
         let keys = view.state.jobs().iter();
         let keys = keys.filter(|(_, job)| is_left(job) && is_endless(job.spec()));
@@ -245,7 +246,7 @@ async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
         if stops.is_empty() {
             still += 1;
         } else {
-            // Refused or lost, they are found again.
+            // Rejected or lost ones are found again.
             let _again = leader.submit_many(&caller, stops).await;
             still = 0;
         }
@@ -256,7 +257,7 @@ async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
     Err(CheckFailure("no leader within a minute of healing".into()))
 }
 
-/// Runs until it is stopped, or is in something that does.
+/// Runs until it is stopped, or is inside an alloc set that does.
 fn is_endless(spec: &JobSpec) -> bool {
     let words: Vec<&str> = spec.task.command.iter().map(String::as_str).collect();
     let is_inside = spec.kind == JobKind::AllocSet || spec.alloc_set.is_some();

@@ -1,8 +1,9 @@
 //! The network between the parts of a simulated cell: every message takes a while, may be lost, and
 //! a link may be cut in one direction only. A call is a request and an answer, and each can be lost
-//! on its own, which is how a master can act without anybody hearing of it.
+//! on its own, so a master can act without any caller learning of it.
 
 use super::failpoints::{Failpoint, PanicPoint};
+use cellwright_api::wire::{NEWEST, OLDEST, WireRange, WireVersion, pack, unpack};
 use cellwright_master::handle::MasterHandle;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_store::{CallError, DiskSpace, NodeId, Peer, RaftAnswer, RaftCall};
@@ -14,35 +15,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Somebody with an address. Replicas have their ids; agents, schedulers and clients come after.
+/// The address of a process. Replicas have their ids; agents, schedulers and clients come after.
 pub type NodeAddress = u64;
 
-/// A caller gives up on a silent line after this long.
+/// A caller gives up on a call without an answer after this long.
 const CALL_TIMEOUT: Duration = Duration::from_millis(1000);
 
 struct NetState {
     rng: ChaCha8Rng,
+    /// Of the release that replicas with odd numbers are of; the others are of this one.
+    other_release: WireVersion,
     /// Directed links that are cut.
     cut: BTreeSet<(NodeAddress, NodeAddress)>,
     /// Lost messages in a thousand.
     loss_permille: u32,
-    /// Longest travel in microseconds.
+    /// Longest delay of a message in microseconds.
     max_delay_micros: u64,
-    /// Replicas that are on, by life.
+    /// Replicas that are running, by id.
     masters: BTreeMap<NodeId, MasterHandle>,
     calls: u64,
     bugs: NetBugs,
 }
 
-/// Known bugs that a test plants to see them caught, here because what replicas ask each other
-/// passes here.
+/// Known bugs that a test injects to check that they are caught; they are here because the messages
+/// between replicas pass here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetBugs {
-    /// Whoever asks whether it would be voted for is told yes, though nobody can hear it.
+    /// Every pre-vote is granted, though the candidate cannot be heard.
     pub skips_pre_vote: bool,
-    /// Nobody admits to having room, so no leader hands over.
+    /// No replica reports free disk space, so no leader transfers leadership.
     pub hides_disk_space: bool,
-    /// Whoever sends a message is taken for the member it wants to be.
+    /// The sender of a message is accepted as the member it claims to be.
     pub accepts_unknown_senders: bool,
 }
 
@@ -58,6 +61,10 @@ impl VirtualNet {
     pub fn new(seed: u64, bugs: NetBugs) -> VirtualNet {
         VirtualNet(Arc::new(Mutex::new(NetState {
             rng: ChaCha8Rng::seed_from_u64(seed),
+            other_release: match seed % 2 {
+                0 => OLDEST,
+                _ => WireVersion(NEWEST.0 + 1),
+            },
             cut: BTreeSet::new(),
             loss_permille: 0,
             max_delay_micros: 2000,
@@ -115,12 +122,13 @@ impl VirtualNet {
         state.cut.is_empty() && state.loss_permille == 0
     }
 
-    /// A replica that is no member asks for votes, sanely and absurdly, and says that it leads.
+    /// A replica that is no member requests votes, with valid and with absurd terms, and claims to
+    /// lead.
     pub async fn send_as_stranger(&self, to: NodeId) {
         let Some(master) = self.master(to) else { return };
         let status = master.status();
         let is_believed = self.lock().bugs.accepts_unknown_senders;
-        // Believed, it passes for one that may: the next of the members.
+        // If it is believed, it passes for a real voter: the next of the members.
         let others = || status.members.keys().copied();
         let other = others().find(|id| *id > to).or_else(|| others().find(|id| *id != to));
         let from = other.filter(|_| is_believed).unwrap_or(STRANGER);
@@ -128,7 +136,7 @@ impl VirtualNet {
         for term in [status.term + 50, u64::MAX] {
             for call in [RaftCall::heartbeat(term, from), RaftCall::vote_request(term, from)] {
                 let call = PeerCall::Raft { log_epoch, from, call };
-                // Whatever it is told, it is not told by this net.
+                // The answer does not matter and does not travel on this network.
                 let _answer = master.handle_peer_call(Some(&format!("m{from}")), call).await;
             }
         }
@@ -140,7 +148,7 @@ impl VirtualNet {
         self.lock().calls
     }
 
-    /// One message travels, or hangs until its sender gives up.
+    /// Delivers one message, or hangs until its sender gives up.
     ///
     /// # Errors
     /// When it is lost.
@@ -162,10 +170,10 @@ impl VirtualNet {
         Ok(())
     }
 
-    /// A call to a replica: there, the work, and back.
+    /// A call to a replica: request, work, and answer.
     ///
     /// # Errors
-    /// When either message is lost or nobody is there.
+    /// When either message is lost or no replica is there.
     pub async fn call_replica<T, F>(
         &self,
         from: NodeAddress,
@@ -185,15 +193,23 @@ impl VirtualNet {
         Ok(answer)
     }
 
+    /// Cells are in the middle of an upgrade: replicas are of two releases that follow each other.
+    fn speaks(&self, replica: NodeId) -> WireRange {
+        match replica % 2 {
+            0 => WireRange::BUILT,
+            _ => WireRange::of_release(self.lock().other_release),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, NetState> {
         lock(&self.0)
     }
 }
 
-/// Of a replica that no cell has.
+/// The id of a replica that no cell has.
 const STRANGER: NodeId = 9;
 
-/// What a buggy run answers in place of whoever was asked.
+/// What a buggy run answers in place of the called replica.
 fn buggy_answer(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
     let PeerCall::Raft { call, .. } = call else { return None };
     let answer = match call {
@@ -206,7 +222,7 @@ fn buggy_answer(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
     Some(PeerAnswer::Raft(answer))
 }
 
-/// One replica's way to the others.
+/// One replica's connection to the others.
 pub struct VirtualPeers {
     pub net: VirtualNet,
     pub from: NodeId,
@@ -230,18 +246,20 @@ impl Peers for VirtualPeers {
             if matches!(call, PeerCall::Raft { call: RaftCall::DiskSpace, .. }) {
                 planted.reach(PanicPoint::Call);
             }
-            // The message is encoded and decoded as on a real line.
-            let bytes = postcard::to_stdvec(&call).map_err(|e| call_failed(&e))?;
+            // The message is encoded and decoded as on a real connection.
+            let (own, peer) = (net.speaks(from), net.speaks(to));
+            let version = own.to_write(Some(peer));
+            let bytes = pack(version, &call).map_err(|e| call_failed(&e))?;
             let name = format!("m{from}");
             let answer = net.call_replica(from, to, |master| async move {
-                let call: PeerCall = postcard::from_bytes(&bytes).ok()?;
+                let call: PeerCall = unpack(peer, version, &bytes).ok()?;
                 let answer = master.handle_peer_call(Some(&name), call).await;
-                postcard::to_stdvec(&answer).ok()
+                pack(version, &answer).ok()
             });
             let bytes =
                 answer.await.map_err(|MessageLost| CallError::Unreachable("lost".into()))?;
             let bytes = bytes.ok_or_else(|| call_failed(&"undecodable call"))?;
-            postcard::from_bytes(&bytes).map_err(|e| call_failed(&e))
+            unpack(own, version, &bytes).map_err(|e| call_failed(&e))
         })
     }
 }

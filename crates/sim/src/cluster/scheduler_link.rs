@@ -1,5 +1,5 @@
-//! The line of a simulated scheduler to the masters: it learns them as the product's does, and
-//! tries another when one does not answer.
+//! The link of a simulated scheduler to the masters: it learns their addresses as the product's
+//! does, and tries another when one does not answer.
 
 use super::clocks::Clocks;
 use super::failpoints::{Failpoint, PanicPoint};
@@ -35,13 +35,13 @@ impl SchedulerLink {
         let answer = self.net.call_replica(self.node_address, to, work).await;
         let mut line = lock(&self.known_masters);
         Err(match answer {
-            Ok((Ok(answer), said)) => {
-                line.note_answer(said.as_ref(), None);
+            Ok((Ok(answer), masters)) => {
+                line.note_answer(masters.as_ref(), None);
                 return Ok(answer);
             }
-            Ok((Err(Unavailable::NotLeader { leader: Some(address) }), said)) => {
-                line.note_answer(said.as_ref(), Some(address.clone()));
-                // One that has just not answered may be named all the same.
+            Ok((Err(Unavailable::NotLeader { leader: Some(address) }), masters)) => {
+                line.note_answer(masters.as_ref(), Some(address.clone()));
+                // The leader may be named even though it has just not answered.
                 if line.round.master() != address {
                     line.note_failure();
                 }
@@ -62,9 +62,10 @@ impl SchedulerLink {
 impl MasterLink for SchedulerLink {
     async fn log_after(&self, index: u64, wait: Span) -> Result<LogAnswer, LinkError> {
         self.call_replica(|master| async move {
-            match master.is_removed() {
-                true => Err(Unavailable::ShuttingDown),
-                false => Ok(master.log_after(index, wait).await),
+            if master.is_removed() {
+                Err(Unavailable::ShuttingDown)
+            } else {
+                Ok(master.log_after(index, wait).await)
             }
         })
         .await

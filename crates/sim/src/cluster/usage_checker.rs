@@ -1,6 +1,7 @@
-//! What must follow from what tasks use: reservations keep up with it, and a machine that is short
-//! is known to be. Both are measured at the virtual machines themselves, whatever their agents
-//! said, and only while nothing else is wrong: usage that does not arrive cannot be followed.
+//! Checks what must follow from the usage of tasks: reservations keep up with it, and a machine
+//! under resource pressure is known to be. Both are measured at the virtual machines themselves,
+//! whatever their agents reported, and only while nothing else is wrong: usage that does not arrive
+//! cannot be followed.
 
 use super::ledger::CheckFailure;
 use super::world::{Cluster, EVICTION_REQUEST_DELAY, machine_spec};
@@ -16,9 +17,9 @@ use std::collections::BTreeMap;
 /// Milliseconds for which a reservation may be below what its task uses: a poll and an entry of the
 /// log, with time to spare.
 const MAX_UNDER_RESERVED_MILLIS: u64 = 10_000;
-/// Milliseconds that a request for relief may take to arrive.
+/// Milliseconds that an eviction request may take to arrive.
 const PRESSURE_REPORT_MILLIS: u64 = 8000;
-/// Milli-cores of waiting below which nobody goes short.
+/// Milli-cores of missing CPU below which no task counts as starved.
 const NOTICEABLE_MILLI_CORES: u64 = 50;
 
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ pub struct UsageChecker {
 
 impl UsageChecker {
     /// # Errors
-    /// The first rule found broken.
+    /// The first rule violation found.
     pub fn check(&mut self, cluster: &Cluster, state: &State) -> Result<(), CheckFailure> {
         if !cluster.is_healthy_except_disk() {
             (self.under_reserved_since, self.pressure_since) = Default::default();
@@ -103,7 +104,7 @@ impl UsageChecker {
     }
 }
 
-/// Somebody latency-sensitive goes short within its limit, on a full machine, beside batch.
+/// A latency-sensitive task is starved within its limit, on a full machine, beside batch tasks.
 fn is_under_cpu_pressure(kernel: &Kernel, capacity: u64) -> bool {
     let used: u64 = kernel.running().map(|(_, row)| row.granted.cpu).sum();
     let is_batch = |class| class == AppClass::Batch;

@@ -1,10 +1,10 @@
-//! What goes wrong in a simulated world besides broken promises.
+//! Violations in a simulated world besides broken promises.
 
 use cellwright_supervise::{Supervisor, lock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The first thing that was seen to go wrong: an agent disobeyed, or something panicked.
+/// The first violation: an agent disobeyed, or something panicked.
 #[derive(Clone, Default)]
 pub struct ViolationLog(Arc<Mutex<Option<String>>>);
 
@@ -13,14 +13,14 @@ impl ViolationLog {
         lock(&self.0).get_or_insert(message);
     }
 
-    /// One under which nothing ends that was not to.
+    /// A supervisor that records tasks which end when they should not.
     pub(super) fn supervisor(&self, of: String) -> Supervisor {
         let violations = self.clone();
         Supervisor::with_hook(Arc::new(move |why| violations.record(format!("{of}: {why}"))))
     }
 
-    /// The same of a replica, until its own disk tells it to stop: a process would have ended then,
-    /// with all that is in it.
+    /// The same for a replica, until its own disk makes it stop: a process would have ended then,
+    /// with everything in it.
     pub(super) fn replica_supervisor(&self, of: String, failed: Arc<AtomicBool>) -> Supervisor {
         let violations = self.clone();
         Supervisor::with_hook(Arc::new(move |why| {

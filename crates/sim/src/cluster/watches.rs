@@ -1,9 +1,9 @@
-//! Many watches at once, by the API of the product: one user opens a thousand, of which half are
-//! never read, and another user opens one. The first gets its share of a replica and no more, the
-//! second gets its watch and a picture in it, and whoever goes gives back what it had.
+//! Many watches at once, through the API of the product: one user opens a thousand, of which half
+//! are never read, and another user opens one. The first gets its share of a replica and no more,
+//! the second gets its watch and a first view in it, and a user that leaves returns what it had.
 //!
-//! What a watch costs in time and memory is measured on real processes; here it is seen that the
-//! bounds hold whatever else goes wrong.
+//! The cost of a watch in time and memory is measured on real processes; here it is checked that
+//! the limits hold whatever else goes wrong.
 
 use super::world::Cluster;
 use axum::Router;
@@ -31,22 +31,22 @@ use tower::ServiceExt;
 
 /// Watches that one user opens.
 const WATCH_COUNT: usize = 1000;
-/// What another user waits for its first picture at most.
+/// How long another user waits for its first view at most.
 const FIRST_VIEW_TIMEOUT: Duration = Duration::from_secs(5);
 const PATH: &str = "/v1/watch/overview";
 
-/// Known bugs that a test plants to see them caught.
+/// Known bugs that a test injects to check that they are caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowBugs {
-    /// Nobody counts the streams of one user.
+    /// The streams of one user are not counted.
     pub ignores_stream_limit: bool,
     /// One user may have all the streams that there are.
     pub ignores_user_share: bool,
-    /// What a stream held is not given back at its end.
+    /// What a stream held is not released at its end.
     pub leaks_permits: bool,
 }
 
-/// Those that are open.
+/// The open watches.
 #[derive(Default)]
 pub struct Watches {
     open_watches: Option<OpenWatches>,
@@ -55,7 +55,7 @@ pub struct Watches {
 struct OpenWatches {
     replica: NodeId,
     router: Router,
-    /// Never read.
+    /// Watches that are never read.
     unread: Vec<Body>,
     readers: Vec<AbortHandle>,
 }
@@ -67,7 +67,7 @@ impl Drop for OpenWatches {
 }
 
 impl Watches {
-    /// Whoever watched has gone.
+    /// The watching users have gone.
     pub fn close(&mut self) {
         self.open_watches = None;
     }
@@ -79,7 +79,7 @@ impl Watches {
 }
 
 impl Cluster {
-    /// One user opens many watches of the leader.
+    /// One user opens many watches on the leader.
     ///
     /// # Errors
     /// When it gets more than its share, or another user gets none.
@@ -121,7 +121,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whoever never read has gone, and has what it had again.
+    /// The user that never read has gone, and can use its share again.
     ///
     /// # Errors
     /// When it cannot watch any more.
@@ -129,10 +129,11 @@ impl Cluster {
         let Some(mut open) = self.watches.open_watches.take() else { return Ok(()) };
         let gone = std::mem::take(&mut open.unread);
         let many = gone.len();
-        match self.bugs.flow.leaks_permits {
-            // As if nobody had noticed that they went.
-            true => gone.into_iter().for_each(std::mem::forget),
-            false => drop(gone),
+        if self.bugs.flow.leaks_permits {
+            // As if their end had not been noticed.
+            gone.into_iter().for_each(std::mem::forget)
+        } else {
+            drop(gone)
         }
         let mut again = Vec::new();
         for _ in 0..many {
@@ -146,7 +147,7 @@ impl Cluster {
     }
 }
 
-/// The stream, or how it was refused.
+/// The stream, or the status with which it was rejected.
 async fn open_watch(router: &Router, user: &str) -> Result<Body, StatusCode> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = axum::http::Uri::from_static(PATH);

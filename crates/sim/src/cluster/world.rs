@@ -1,5 +1,5 @@
 //! A simulated cell: real masters on virtual disks and a virtual network, the real scheduler, and
-//! virtual agents, all on one paused single-threaded runtime. What happens follows from the seed.
+//! virtual agents, all on one paused single-threaded runtime. Every event follows from the seed.
 
 use super::agent_link::AgentLink;
 use super::clocks::{Clocks, NodeClock};
@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 
-/// Bugs that a test plants to see them caught. All off in every other run.
+/// Bugs that a test injects to check that they are caught. All are off in every other run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlantedBugs {
     pub disk: DiskBugs,
@@ -41,11 +41,11 @@ pub struct PlantedBugs {
     pub net: NetBugs,
     pub flow: FlowBugs,
     pub store: StoreBugs,
-    /// Replica 1 applies something else than the others.
+    /// Replica 1 applies something different from the others.
     pub diverges: bool,
-    /// Clients call a request acknowledged when it was sent.
+    /// Clients count a request as acknowledged when it was sent.
     pub acks_early: bool,
-    /// Clients take a stale read for a fresh one.
+    /// Clients take a stale read for a linearizable one.
     pub reads_stale: bool,
     /// Clients repeat a request under a new id.
     pub forgets_request_id: bool,
@@ -53,13 +53,13 @@ pub struct PlantedBugs {
     pub declares_down_early: bool,
     /// A replica that comes back starts from an empty disk under its old id.
     pub loses_disk: bool,
-    /// Leases are counted from what the leader's clock says, not from the entry's own time.
+    /// Leases are counted from the leader's clock, not from the entry's own time.
     pub leases_by_clock: bool,
-    /// Who panics, some seconds after the start.
+    /// The code that panics, some seconds after the start.
     pub panics: Option<PanicPoint>,
-    /// A replica does not remember what it has applied.
+    /// A replica loses the record of what it has applied.
     pub forgets_applied: bool,
-    /// Readers of the event feed are not told what is missing in it.
+    /// Readers of the event feed do not see its gaps.
     pub hides_gaps: bool,
 }
 
@@ -70,15 +70,15 @@ pub struct CellShape {
     pub schedulers: u64,
 }
 
-/// What a virtual machine takes to start and to stop a task, in milliseconds.
+/// How long a virtual machine takes to start and to stop a task, in milliseconds.
 const TASK_DELAYS: TaskDelays = TaskDelays { start: 20, stop: 80 };
-/// How long a machine is short before it asks for relief: runs are short too.
+/// How long a machine is under pressure before it requests an eviction: runs are short too.
 pub(super) const EVICTION_REQUEST_DELAY: Span = Span::seconds(5);
 /// How many times as fast estimates fall as in a real cell, and from when on.
 const ESTIMATE_SPEEDUP: u64 = 100;
 const WARM_UP: Span = Span::seconds(3);
 
-/// Addresses after the replicas'.
+/// The addresses after the replicas'.
 pub(super) const FIRST_AGENT_ADDRESS: NodeAddress = 1000;
 const FIRST_SCHEDULER_ADDRESS: NodeAddress = 2000;
 pub const FIRST_CLIENT_ADDRESS: NodeAddress = 3000;
@@ -88,11 +88,11 @@ struct ReplicaNode {
     master: Option<Master>,
     /// It never comes back.
     is_lost: bool,
-    /// A life that must not go on: its disk said so.
+    /// This incarnation must not go on, because its disk reported damage.
     has_failed: Arc<AtomicBool>,
 }
 
-/// Applies as it should, except that one replica of a buggy run does not.
+/// Applies entries correctly, except that one replica of a buggy run does not.
 struct FaultyStateMachine {
     machine: CellStateMachine,
     diverges: bool,
@@ -123,7 +123,7 @@ impl StateMachine for FaultyStateMachine {
 }
 
 impl Drop for FaultyStateMachine {
-    /// What a replica leaves behind goes when it is killed.
+    /// Runs when the remains of a killed replica are dropped.
     fn drop(&mut self) {
         self.failpoint.reach(PanicPoint::Teardown);
     }
@@ -134,7 +134,7 @@ pub struct Cluster {
     pub shape: CellShape,
     pub bugs: PlantedBugs,
     pub net: VirtualNet,
-    /// How often something went wrong.
+    /// Number of faults so far.
     pub fault_count: u64,
     started: Instant,
     pub clocks: Clocks,
@@ -142,17 +142,17 @@ pub struct Cluster {
     agents: Vec<Arc<Mutex<VirtualAgent>>>,
     agent_tasks: Vec<JoinHandle<()>>,
     scheduler_tasks: Vec<Option<JoinHandle<()>>>,
-    /// What each of them has kept of the masters: a later life goes on with it.
+    /// The masters that each of them has saved: a later incarnation starts with them.
     scheduler_links: Vec<Arc<Mutex<MasterSelector>>>,
-    /// What was begun on the way and whoever was told to end: all of it is waited for.
+    /// Tasks started during the run and tasks that were asked to stop: all of them are awaited.
     background_tasks: Mutex<Vec<JoinHandle<()>>>,
-    /// Watches of the API, as far as somebody has some.
+    /// Open watches of the API.
     pub watches: Watches,
-    /// Of all that is no replica: none of it may end before it is ended.
+    /// Supervises all that is not a replica: none of it may end before it is stopped.
     pub supervisor: Supervisor,
-    /// What was seen to go wrong besides broken promises.
+    /// Violations besides broken promises.
     pub violations: ViolationLog,
-    /// Somebody was taken out of the members, or may yet be.
+    /// A replica was removed from the membership, or may yet be.
     pub(super) has_removed_member: AtomicBool,
 }
 
@@ -267,7 +267,7 @@ impl Cluster {
         let Some(master) = node.master.take() else { return };
         self.net.detach(id);
         self.watches.forget_replica(id);
-        // A job that the disk was given may be done in part.
+        // A job that the disk was given may have been done in part.
         if power {
             node.disk.cut_power();
         } else {
@@ -276,8 +276,8 @@ impl Cluster {
         master.kill().await;
     }
 
-    /// A replica is gone for good, as long as that is one of a minority. The others go on, and who
-    /// joined by this one goes on with them.
+    /// A replica is gone for good, as long as a majority remains. The others go on, and agents that
+    /// joined by this one go on with them.
     pub async fn lose_replica(&mut self, id: NodeId) {
         if self.has_spare_replica() {
             self.stop_replica(id, true).await;
@@ -297,7 +297,7 @@ impl Cluster {
         self.nodes.values().map(|node| u64::from(node.is_lost)).sum()
     }
 
-    /// Replicas whose own disk told them to stop.
+    /// Replicas that stopped because of their own disk.
     #[must_use]
     pub fn failed_replicas(&self) -> Vec<NodeId> {
         let failed =
@@ -310,7 +310,7 @@ impl Cluster {
         self.nodes.get(&id).map(|node| &node.disk)
     }
 
-    /// Replicas that are on.
+    /// Replicas that are running.
     #[must_use]
     pub fn running_replicas(&self) -> Vec<(NodeId, MasterHandle)> {
         let on = |(id, node): (&NodeId, &ReplicaNode)| {
@@ -332,7 +332,7 @@ impl Cluster {
         leaders.pop()
     }
 
-    /// Nothing but the room on disks could keep the cell from working.
+    /// Whether nothing but a lack of disk space could keep the cell from working.
     #[must_use]
     pub fn is_healthy_except_disk(&self) -> bool {
         let on = self.nodes.values().all(|node| node.master.is_some() && node.disk.is_healthy());
@@ -384,13 +384,13 @@ impl Cluster {
         }
     }
 
-    /// Where the process of a scheduler is.
+    /// The address of a scheduler process.
     #[must_use]
     pub fn scheduler_address(&self, number: u64) -> NodeAddress {
         FIRST_SCHEDULER_ADDRESS + number
     }
 
-    /// What ran where since it was last asked, by machine.
+    /// The starts and ends since this was last called, by machine.
     #[must_use]
     pub fn take_run_events(&self) -> Vec<(usize, RunEvent)> {
         let take = |(at, agent): (usize, &Arc<Mutex<VirtualAgent>>)| {
@@ -445,7 +445,7 @@ impl Cluster {
         }
     }
 
-    /// Something that goes on beside all else, and must not panic.
+    /// Spawns a task beside all else, which must not panic.
     pub(super) fn spawn_background(
         &self,
         task: &'static str,
@@ -457,7 +457,7 @@ impl Cluster {
         ends
     }
 
-    /// Stops everything, and says what went wrong until the last moment.
+    /// Stops everything, and returns what went wrong until the last moment.
     pub async fn shut_down(mut self) -> Option<String> {
         let schedulers = self.scheduler_tasks.drain(..).flatten();
         let mut tasks: Vec<JoinHandle<()>> = self.agent_tasks.drain(..).chain(schedulers).collect();
@@ -465,7 +465,7 @@ impl Cluster {
         self.watches.close();
         for task in tasks {
             task.abort();
-            // What is aborted is cancelled; anything else was said by it.
+            // An aborted task is cancelled; any other failure was reported by the task itself.
             let _ = task.await;
         }
         for id in 1..=self.shape.masters {
@@ -504,8 +504,8 @@ pub fn machine_spec(number: u64) -> MachineSpec {
     super::fixtures::machine(&format!("machine-{number}"), 4000)
 }
 
-/// The masters that an agent or a scheduler knows: it was told of one, and learns the others from
-/// those that answer, by the code of the product.
+/// The masters that an agent or a scheduler knows: it was given one, and learns the others from
+/// answers, with the code of the product.
 pub(super) struct MasterSelector {
     masters: KnownMasters,
     pub round: MasterRotation,

@@ -1,9 +1,9 @@
-//! A live cell, from a checkpoint of it: its machines, its jobs and what their tasks reserve.
+//! Workloads from a checkpoint of a live cell: its machines, its jobs and what their tasks reserve.
 //!
-//! Two questions are asked of it. "Would it all fit if placed anew?" takes it as a workload like
-//! any other, submitted to an empty cell ([`checkpoint`]); "what would this job do to it?" must
-//! take it as it stands, every task where it is ([`running_cell`]). One conversion for both was
-//! rejected: a workload has no places, and a cell with places cannot be packed from scratch.
+//! It serves two queries. "Would it all fit if placed anew?" treats it as a workload like any
+//! other, submitted to an empty cell ([`checkpoint`]); "what would this job do to it?" must take it
+//! as it is, every task where it is ([`running_cell`]). One conversion for both was rejected: a
+//! workload has no placements, and a cell with placements cannot be packed from scratch.
 
 use super::ConvertError;
 use crate::workload::{ReservedShare, Workload, WorkloadJob, WorkloadMachine};
@@ -17,7 +17,7 @@ use cellwright_master::checkpoint::{Header, read};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Reads the file and takes the cell as a workload. Reservations are the cell's own, unless
+/// Reads the file and converts the cell to a workload. Reservations are the cell's own, unless
 /// `at_limits`.
 ///
 /// # Errors
@@ -53,10 +53,8 @@ fn workload(state: &State, at_limits: bool) -> Workload {
         if is_included(state, row) {
             let live = live_tasks(state, row);
             let spec = live_job_spec(state, row, &live);
-            let reserved = match at_limits {
-                true => ReservedShare::ALL,
-                false => reserved_share(row.spec(), &live),
-            };
+            let reserved =
+                if at_limits { ReservedShare::ALL } else { reserved_share(row.spec(), &live) };
             out.jobs.push(WorkloadJob { owner: owner.name.clone(), spec, reserved });
         }
     }
@@ -72,7 +70,7 @@ fn machine(row: &Machine) -> WorkloadMachine {
     }
 }
 
-/// Jobs on their way out ask for nothing new, and nor does what is inside an alloc set that is.
+/// Stopping jobs request nothing new, and nor do jobs inside an alloc set that is stopping.
 fn is_included(state: &State, row: &Job) -> bool {
     let set = row.spec().alloc_set.as_ref();
     let set_goes_on = set.is_none_or(|set| {
@@ -88,7 +86,7 @@ fn live_tasks<'a>(state: &'a State, row: &Job) -> Vec<&'a Task> {
     tasks.filter(|task| !task.state.is_dead()).collect()
 }
 
-/// The job with its live tasks alone, numbered anew where some have ended.
+/// The job with only its live tasks, renumbered where some have ended.
 fn live_job_spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
     let mut spec = JobSpec::clone(row.spec());
     spec.count = live.len() as u32;
@@ -96,7 +94,7 @@ fn live_job_spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
         Some((number, spec.overrides.get(&task.index)?.clone()))
     });
     spec.overrides = kept.collect::<BTreeMap<_, _>>();
-    // One that has started waits for nobody, whatever became of its predecessors since.
+    // A job that has started waits for no other, whatever became of its predecessors since.
     let rows = row.waits_for.iter().filter_map(|on| Some((on, state.jobs().get(*on)?)));
     let before = rows.filter(|(_, before)| is_included(state, before));
     let awaited: Vec<_> = before.filter_map(|(on, _)| state.job_key(*on)).collect();

@@ -1,4 +1,4 @@
-//! The bundled example cell: everything the cell knows, on a few dozen machines.
+//! The bundled example cell: every feature of a cell, on a few dozen machines.
 
 use super::{ConvertError, UsageModel, plain_job, plain_machine, usage_note};
 use crate::trace::example::{
@@ -14,7 +14,7 @@ use cellwright_cell::spec::{Domain, JobSpec, PackageRef, SpreadLimit};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Reads the folder and turns it into a workload. `usage` is used where a job does not state its
+/// Reads the folder and converts it to a workload. `usage` is used where a job does not state its
 /// own; `None` keeps all reservations at limits.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ fn reserved_share(row: &ExampleJob, model: UsageModel) -> ReservedShare {
     .reserved()
 }
 
-/// Machines name packages only; their sizes stand with the jobs.
+/// Machines only name packages; their sizes are in the jobs.
 fn package_sizes(jobs: &[ExampleJob]) -> BTreeMap<&str, u64> {
     let packages = jobs.iter().flat_map(|job| &job.packages);
     packages.map(|package| (package.name.as_str(), package.bytes)).collect()

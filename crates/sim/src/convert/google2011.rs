@@ -14,19 +14,19 @@ use cellwright_cell::spec::{Domain, SpreadLimit, TaskOverride};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Of the trace's scheduling classes 0 to 3, those that serve somebody who waits.
+/// Of the trace's scheduling classes 0 to 3, the first that serves users who wait.
 const FIRST_LATENCY_SENSITIVE: u8 = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Google2011Options {
-    /// Seconds since trace start at which to take the cell; `None`: the prepared table of time 0.
+    /// Seconds since trace start at which to read the cell; `None`: the prepared table of time 0.
     pub at_seconds: Option<u64>,
     pub prod_only: bool,
     /// `None`: everything reserves its limits.
     pub usage: Option<UsageModel>,
 }
 
-/// Reads the trace and turns it into a workload.
+/// Reads the trace and converts it to a workload.
 ///
 /// # Errors
 /// When a file cannot be read at all; unusable rows are counted in the reports.
@@ -83,9 +83,10 @@ fn convert_job(
     let usual = limits(&tasks[0]);
     let name = Name::new(&format!("j{job}-p{priority}"))?;
     let mut spec = plain_job(name, tasks.len() as u32, to_priority(priority), usual);
-    spec.appclass = match tasks[0].scheduling_class >= FIRST_LATENCY_SENSITIVE {
-        true => AppClass::LatencySensitive,
-        false => AppClass::Batch,
+    spec.appclass = if tasks[0].scheduling_class >= FIRST_LATENCY_SENSITIVE {
+        AppClass::LatencySensitive
+    } else {
+        AppClass::Batch
     };
     if tasks.iter().any(|t| t.different_machines) {
         spec.spread.push(SpreadLimit { domain: Domain::Machine, limit: 1 });

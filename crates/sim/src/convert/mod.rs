@@ -22,7 +22,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a trace could not be turned into a workload.
+/// Why a trace could not be converted to a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum ConvertError {
     Field { field: &'static str, of: String, value: String, allowed: &'static str },
 }
 
-/// How usage stands to limits where the trace does not say, and what the estimator makes of it.
+/// How usage relates to limits where the trace does not say, and what the estimator makes of it.
 #[derive(Clone, Copy, Debug)]
 pub struct UsageModel {
     /// Usage as thousandths of the limit.
@@ -61,7 +61,7 @@ impl UsageModel {
     }
 }
 
-/// What stands in for usage, for people.
+/// The substitute for usage, as a note for people.
 pub(crate) fn usage_note(usage: Option<UsageModel>) -> String {
     let percent = |permille: u32| format!("{}.{} %", permille / 10, permille % 10);
     let Some(model) = usage else { return "reservations equal limits: no reclamation".into() };
@@ -96,7 +96,7 @@ pub(crate) fn plain_machine(name: Name, capacity: Resources) -> WorkloadMachine 
     }
 }
 
-/// A job of `count` equal tasks that asks for room and nothing else.
+/// A job of `count` equal tasks that requests resources and nothing else.
 #[must_use]
 pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) -> JobSpec {
     let mut spec = JobSpec::new(name, count, priority, limits);

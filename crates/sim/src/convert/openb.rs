@@ -1,4 +1,4 @@
-//! The Alibaba GPU cell of 2023: nodes with GPUs of one model each; pods that ask for CPU, memory,
+//! The Alibaba GPU cell of 2023: nodes with GPUs of one model each; pods that request CPU, memory,
 //! and shares of one GPU or several whole ones.
 
 use super::{ConvertError, plain_job, plain_machine};
@@ -66,8 +66,8 @@ fn machine(node: &Node) -> Result<WorkloadMachine, ConvertError> {
 
 fn job(pod: &Pod) -> Result<JobSpec, ConvertError> {
     let limits = Resources::new(pod.cpu_milli, pod.memory_mib.saturating_mul(MIB), 0, 0);
-    // One priority for all: the protocol has arrivals only, nobody preempts anybody. Not a prod
-    // one, because more arrives than there is, and the cell sells no prod quota beyond that.
+    // One priority for all: the protocol has arrivals only and no preemption. It is not a prod
+    // priority, because more arrives than there is, and the cell sells no prod quota beyond that.
     let mut spec = plain_job(Name::new(&pod.name)?, 1, Priority(100), limits);
     if pod.gpus > 0 {
         let models = pod

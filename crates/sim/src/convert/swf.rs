@@ -1,5 +1,5 @@
 //! A log in Standard Workload Format as a cell of one-processor nodes: every job is a gang of
-//! processors. Such logs say nothing of memory, so only processors count.
+//! processors. Such logs contain no usable memory figures, so only processors count.
 
 use super::{ConvertError, plain_job, plain_machine};
 use crate::trace::{Input, swf as log};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Milli-cores of a node.
 const NODE_MILLI_CORES: u64 = 1000;
-/// Largest machine of such a log that is believed.
+/// The largest number of nodes that is believed of such a log.
 const MAX_NODES: u64 = 1_000_000;
 
 /// Reads a log and turns its jobs into gangs.

@@ -1,8 +1,8 @@
 //! GPU pods that arrive one at a time (the protocol behind the published figures of the trace):
-//! each is placed when it comes, in that order, or dropped; nobody moves, nobody is tried again.
+//! each is placed when it comes, in that order, or dropped; no pod moves, and none is retried.
 //!
-//! One pass in order of arrival is exactly that: the pass looks at every task once, nothing becomes
-//! free in between, and the state checks the plan afterwards. The scheduler's picture of the usual
+//! One pass in order of arrival is exactly that: the pass tries every task once, nothing becomes
+//! free in between, and the state checks the plan afterwards. The scheduler's model of the usual
 //! demand is drawn from the pods of the run, as the published policies draw theirs from the trace.
 
 use super::pack::TraceProblems;
@@ -59,7 +59,7 @@ pub struct ArrivalRun {
     pub machines: usize,
     pub tasks: usize,
     pub placed: usize,
-    /// Pods that found no place when they came; nobody tries them again.
+    /// Pods that could not be placed when they came; they are not retried.
     pub pending: usize,
     pub preempted: usize,
     pub gpu_arrived_percent: f64,
@@ -89,7 +89,7 @@ pub struct ArrivalResult {
     pub gpu_unallocated_percent_mean: f64,
     /// Unallocated GPU as a multiple of the best published policy's; below 1 is better.
     pub unallocated_vs_fgd: Option<f64>,
-    /// Absent when the folder has no published figures for this list.
+    /// Missing when the folder has no published figures for this list.
     pub published: Option<Published>,
     pub runs: Vec<ArrivalRun>,
     pub techniques: Techniques,
@@ -97,10 +97,10 @@ pub struct ArrivalResult {
     pub trace: TraceProblems,
 }
 
-/// Runs every seed on every pod list that was asked for.
+/// Runs every seed on every requested pod list.
 ///
 /// # Errors
-/// When a list cannot be read, the load cannot be made, or the state refuses a command.
+/// When a list cannot be read, the load cannot be made, or the state rejects a command.
 pub fn arrivals(
     options: &ArrivalOptions,
     progress: &dyn Progress,
@@ -129,10 +129,7 @@ fn pod_list_names(options: &ArrivalOptions) -> Result<Vec<String>, TraceError> {
 /// None when the folder has no such file.
 fn read_published_figures(folder: &Path) -> Result<Vec<PublishedAllocation>, TraceError> {
     let path = folder.join(PUBLISHED_FILE);
-    match path.exists() {
-        true => Ok(read_published(Input::open(&path)?)?.rows),
-        false => Ok(Vec::new()),
-    }
+    if path.exists() { Ok(read_published(Input::open(&path)?)?.rows) } else { Ok(Vec::new()) }
 }
 
 fn run_list(

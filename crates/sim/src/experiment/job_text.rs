@@ -1,5 +1,5 @@
-//! A job in a few words, for questions: `cpu=500m,ram=1GiB,priority=200,count=10`, or the same keys
-//! as a JSON object. Unknown keys are refused: a misspelt demand would give a wrong answer.
+//! A job in a few words, for queries: `cpu=500m,ram=1GiB,priority=200,count=10`, or the same keys
+//! as a JSON object. Unknown keys are rejected: a misspelt request would give a wrong answer.
 
 use super::load::Units;
 use crate::convert::{constraint, plain_job};
@@ -36,7 +36,7 @@ const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, sta
                     gpu_share, gpu_model, constraints, max_per_machine, gang";
 const DEMANDS: &str = "cpu, ram, disk, disk_rate, ports, static_ports, gpus";
 
-/// What a job has that does not say: a production priority, one task.
+/// The defaults of a job: a production priority, one task.
 pub const DEFAULT_PRIORITY: u32 = 200;
 pub const DEFAULT_COUNT: u32 = 1;
 
@@ -48,12 +48,10 @@ const PORTS: &str = "different ports from 1 to 65535 with ; between them";
 /// Reads `key=value,…` or, when it starts with a brace, a JSON object of the same keys.
 ///
 /// # Errors
-/// Names the field, the value and what is allowed.
+/// With the field, the value and what is allowed.
 pub fn parse_job(text: &str, units: Units) -> Result<JobSpec, JobTextError> {
-    let fields = match text.trim_start().starts_with('{') {
-        true => json_fields(text)?,
-        false => listed_fields(text)?,
-    };
+    let fields =
+        if text.trim_start().starts_with('{') { json_fields(text)? } else { listed_fields(text)? };
     job_spec(&Fields { fields, units })
 }
 
@@ -124,7 +122,7 @@ impl Fields {
         allowed: &str,
         parse: fn(&str) -> Option<u64>,
     ) -> Result<u64, JobTextError> {
-        // No task runs on nothing, and what runs on it would count as fitting without end.
+        // No task needs no resources, and such a task would count as fitting without end.
         let zero = |n: &u64| *n == 0 && matches!(field, "cpu" | "ram");
         let allowed = match self.units {
             Units::CoresAndBytes => allowed,
@@ -145,7 +143,7 @@ impl Fields {
         }
     }
 
-    /// The parts of a field with `;` between them; none when it is not there.
+    /// The parts of a field, separated by `;`; none when the field is missing.
     fn list<T>(
         &self,
         field: &str,
@@ -195,9 +193,10 @@ fn job_spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
     spec.task.devices = devices(fields)?;
     let task = &spec.task;
     let asks_for_ports = task.ports > 0 || !task.static_ports.is_empty();
-    match task.limits == Resources::ZERO && !asks_for_ports && task.devices.is_empty() {
-        true => Err(JobTextError::NoDemand),
-        false => Ok(spec),
+    if task.limits == Resources::ZERO && !asks_for_ports && task.devices.is_empty() {
+        Err(JobTextError::NoDemand)
+    } else {
+        Ok(spec)
     }
 }
 

@@ -1,5 +1,5 @@
-//! From the name of a trace to a cell with all machines up and all jobs submitted, through the
-//! commands a live cell takes.
+//! Loads a cell from the name of a trace, with all machines up and all jobs submitted through the
+//! commands that a live cell accepts.
 
 use super::process_metrics::timed;
 use super::progress::Progress;
@@ -10,7 +10,7 @@ use cellwright_cell::State;
 use cellwright_cell::name::Name;
 use serde::Serialize;
 
-/// What of the trace is wanted, and what stands in for what it lacks.
+/// Which part of the trace to load, and the substitutes for what it lacks.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub source: TraceSource,
@@ -24,7 +24,7 @@ pub struct LoadOptions {
     pub pods: String,
 }
 
-/// How people read the amounts of a trace.
+/// The units in which people read the amounts of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Units {
@@ -59,7 +59,7 @@ pub struct LoadedCell {
 /// Reads the trace and submits it.
 ///
 /// # Errors
-/// When the trace cannot be read, an option does not apply to it, or the cell refuses a command.
+/// When the trace cannot be read, an option does not apply to it, or the cell rejects a command.
 pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<LoadedCell, LoadError> {
     let (workload, read_seconds) = timed(|| read(options, progress));
     let workload = workload?;
@@ -69,10 +69,10 @@ pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<LoadedCell
     Ok(LoadedCell { state: state?, workload, units, read_seconds, submit_seconds })
 }
 
-/// A checkpoint with every task where it was, so that a pass places only those that wait.
+/// Loads a checkpoint with every task where it was, so that a pass places only waiting tasks.
 ///
 /// # Errors
-/// When the trace is not a checkpoint that can be read, or an option would change what stands.
+/// When the trace is not a readable checkpoint, or an option would change what is running.
 pub fn load_running(
     options: &LoadOptions,
     progress: &dyn Progress,
@@ -122,9 +122,10 @@ pub fn read(options: &LoadOptions, progress: &dyn Progress) -> Result<Workload, 
         TraceSource::Example(folder) => convert::example(folder, options.usage)?,
         TraceSource::Checkpoint(file) => convert::checkpoint(file, options.usage.is_none())?,
     };
-    let workload = match options.prod_only {
-        true => workload.filter_jobs(|job| job.priority.is_prod()),
-        false => workload,
+    let workload = if options.prod_only {
+        workload.filter_jobs(|job| job.priority.is_prod())
+    } else {
+        workload
     };
     for (what, is_empty) in
         [("machine", workload.machines.is_empty()), ("job", workload.jobs.is_empty())]
@@ -144,7 +145,7 @@ pub fn units_of(source: &TraceSource) -> Units {
     }
 }
 
-/// The pod list as it stands, every pod once and all at the same time.
+/// The pod list as it is, every pod once and all at the same time.
 fn openb(folder: &std::path::Path, pods: &str) -> Result<Workload, LoadError> {
     let cell = convert::openb_cell(folder, pods)?;
     let owner = Name::new("openb").map_err(ConvertError::from)?;

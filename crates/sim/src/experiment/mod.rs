@@ -5,9 +5,9 @@
 //! | [`pack`] | does the workload fit, how fast, and why not the rest? |
 //! | [`arrivals`] | how much of the GPUs is used when pods come one at a time? |
 //! | [`compact`] | how few machines would do? |
-//! | [`what_if`] | how many more of this job fit, and who would have to go for it? |
+//! | [`what_if`] | how many more of this job fit, and what would be evicted for it? |
 //!
-//! Results are plain serialisable values; tables and files are left to whoever shows them.
+//! Results are plain serialisable values; tables and files are left to the caller.
 
 pub mod arrivals;
 pub mod compact;

@@ -15,7 +15,7 @@ use cellwright_sched::executor::Executor;
 use cellwright_sched::{ClusterSnapshot, Options, Stats};
 use serde::Serialize;
 
-/// How many unusable rows of a trace are shown in full.
+/// How many unusable rows of a trace are listed in full.
 const MAX_LISTED_PROBLEMS: usize = 5;
 
 /// How to pack.
@@ -48,7 +48,7 @@ impl TraceProblems {
     }
 }
 
-/// What came of it. Seconds are of the wall clock unless the name says otherwise.
+/// The result. Seconds are of the wall clock unless the name says otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct PackResult {
     pub machines: usize,
@@ -63,13 +63,13 @@ pub struct PackResult {
     pub load_seconds: f64,
     pub read_seconds: f64,
     pub submit_seconds: f64,
-    /// Building the scheduler's mirror of the state.
+    /// Building the scheduler's snapshot of the state.
     pub snapshot_seconds: f64,
     /// The pass alone.
     pub solve_seconds: f64,
     /// Processor time of the pass alone, over all threads.
     pub solve_cpu_seconds: f64,
-    /// Applying the plan, every placement checked again.
+    /// Applying the plan, with every placement checked again.
     pub apply_seconds: f64,
     pub explain_seconds: f64,
     /// Processor time of the whole process up to here, over all threads.
@@ -82,16 +82,16 @@ pub struct PackResult {
     pub statistics: Stats,
     pub units: Units,
     pub utilisation: Vec<DimensionUse>,
-    /// Allocated shares of all devices; absent when no machine has any.
+    /// Allocated shares of all devices; missing when no machine has any.
     pub devices_percent: Option<f64>,
     pub pending_reasons: PendingReport,
-    /// The task that was asked about by name.
+    /// The task that was selected by name.
     pub explained_task: Option<ExplainedTask>,
     pub notes: Vec<String>,
     pub trace: TraceProblems,
 }
 
-/// A packed cell, for questions about it.
+/// A packed cell, for queries about it.
 #[derive(Debug)]
 pub struct PackedCell {
     pub state: State,
@@ -110,7 +110,7 @@ pub enum PackError {
 /// Packs the cell.
 ///
 /// # Errors
-/// When the state refuses part of the plan, or the task to explain is not in the workload.
+/// When the state rejects part of the plan, or the task to explain is not in the workload.
 pub fn pack(
     loaded: LoadedCell,
     options: PackOptions<'_>,
@@ -170,7 +170,7 @@ pub fn pack(
     Ok((result, PackedCell { state, snapshot }))
 }
 
-/// Tasks that have a place.
+/// Number of tasks that are placed.
 fn placed_tasks(state: &State) -> usize {
     state.tasks().iter().filter(|(_, task)| task.state.holds_resources()).count()
 }

@@ -2,12 +2,13 @@
 //! full.
 
 use cellwright_cell::State;
+use cellwright_cell::explanation::Explanation;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_sched::cluster_snapshot::PlacementState;
 use cellwright_sched::executor::Executor;
+use cellwright_sched::explain::Explainer;
 use cellwright_sched::explain::queue_position::QueuePositions;
-use cellwright_sched::explain::{Explainer, Explanation};
 use cellwright_sched::queue::QueueOrder;
 use cellwright_sched::{ClusterSnapshot, PassOutcome};
 use serde::Serialize;
@@ -15,7 +16,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is to be explained.
+/// What to explain.
 #[derive(Clone, Copy, Debug)]
 pub enum Explain<'a> {
     /// So many classes of pending tasks, those with most tasks first.
@@ -24,7 +25,7 @@ pub enum Explain<'a> {
     Task(&'a TaskName),
 }
 
-/// A task as people name it: `user/job/index`.
+/// A task in the form that people write: `user/job/index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskName {
     pub job: JobKey,
@@ -37,7 +38,7 @@ impl fmt::Display for TaskName {
     }
 }
 
-/// A text that names no task.
+/// A text that is not a task name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allowed: USER/JOB/INDEX, such as ci/riscv-port/0")]
 pub struct InvalidTaskName;
@@ -62,13 +63,13 @@ pub struct NoSuchTask {
     pub allowed: String,
 }
 
-/// Users or jobs named when the one asked for is not there.
+/// How many users or jobs are suggested when the requested one does not exist.
 const MAX_SUGGESTIONS: usize = 8;
 
 /// The task of that name.
 ///
 /// # Errors
-/// Names the users, the jobs of the user or the indices of the job that there are.
+/// Lists the users, the jobs of the user or the indices of the job that there are.
 pub fn find_task(state: &State, name: &TaskName) -> Result<TaskId, NoSuchTask> {
     let refused = |allowed: String| NoSuchTask { name: name.to_string(), allowed };
     let row = state.job_named(&name.job).and_then(|job| state.jobs().get(job));
@@ -80,7 +81,7 @@ pub fn find_task(state: &State, name: &TaskName) -> Result<TaskId, NoSuchTask> {
     })
 }
 
-/// Jobs of the user, or users when the user is not there.
+/// Jobs of the user, or users when the user does not exist.
 fn suggestions(state: &State, wanted: &JobKey) -> String {
     let keys = || state.jobs().iter().filter_map(|(job, _)| state.job_key(job));
     let mut names: Vec<String> =
@@ -96,7 +97,7 @@ fn suggestions(state: &State, wanted: &JobKey) -> String {
     format!("{allowed_kind}: {}{more}", names.join(", "))
 }
 
-/// One task that was asked about by name.
+/// One task that was selected by name.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExplainedTask {
     pub task: String,
@@ -108,7 +109,7 @@ pub struct ExplainedTask {
     pub explanation: Option<Explanation>,
 }
 
-/// Says where the task is or why it is nowhere.
+/// Explains where the task is or why it is not placed.
 #[must_use]
 pub fn explain_task(
     state: &State,
@@ -141,10 +142,10 @@ pub struct PendingReport {
     pub classes: Vec<PendingClass>,
 }
 
-/// Tasks no decision can tell apart, all pending for the same reasons.
+/// Tasks that are the same for every decision, all pending for the same reasons.
 #[derive(Clone, Debug, Serialize)]
 pub struct PendingClass {
-    /// The first of them: `user/job/index`. Its place in the queue is in the explanation.
+    /// The first of them: `user/job/index`. Its queue position is in the explanation.
     pub example: String,
     pub tasks: usize,
     #[serde(flatten)]

@@ -1,5 +1,5 @@
-//! Who is where, in one number: two runs that put every task onto the same machine have the same
-//! hash, whatever order they did it in.
+//! A hash of all placements: two runs that put every task onto the same machine have the same hash,
+//! whatever order they did it in.
 
 use cellwright_cell::State;
 use std::fmt;
@@ -27,7 +27,7 @@ pub fn placement_hash(state: &State) -> PlacementHash {
     let mut sum = 0_u64;
     for (id, task) in state.tasks().iter().filter(|(_, task)| task.state.holds_resources()) {
         let Some(machine) = task.machine().and_then(|m| state.machines().get(m)) else { continue };
-        // Names have no blanks, so a pair has one spelling.
+        // Names contain no blanks, so a pair has one spelling.
         let pair = format!("{} {}", state.task_name(id), machine.spec.name);
         sum = sum.wrapping_add(xxh3_64(pair.as_bytes()));
     }

@@ -1,4 +1,4 @@
-//! What an experiment cost: wall clock, processor time and peak memory of this process.
+//! The cost of an experiment: wall clock, processor time and peak memory of this process.
 //!
 //! Processor time is the kernel's own clock of it, exact to the nanosecond and over all threads,
 //! ended ones too. Rejected: `/proc/self/stat`, which counts in ticks of 10 ms, and the per-thread
@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Runs `work` and says how many seconds it took.
+/// Runs `work` and returns how many seconds it took.
 pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
     let result = work();
@@ -20,7 +20,7 @@ pub fn timed<R>(work: impl FnOnce() -> R) -> (R, f64) {
 #[must_use]
 pub fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    // The kernel never gives negative parts.
+    // The kernel never returns negative parts.
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 

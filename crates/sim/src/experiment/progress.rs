@@ -1,16 +1,16 @@
-//! How an experiment tells how far it is. The experiments know the steps, the caller knows the
-//! terminal; this trait is all that is between them.
+//! Progress reports of an experiment. The experiments know the steps, the caller knows the
+//! terminal; this trait is the only connection between them.
 
-/// Receives news of long work. Called from many threads.
+/// Receives the progress of long work. Called from many threads.
 pub trait Progress: Sync {
-    /// A new stage of `steps` steps begins; 0 when nobody can say how many.
+    /// A new stage of `steps` steps begins; 0 when the number is unknown.
     fn stage(&self, name: &str, steps: u64);
 
-    /// Some steps of the current stage are done; `note` says what the last one found.
+    /// Some steps of the current stage are done; `note` describes what the last one found.
     fn advance(&self, steps: u64, note: &str);
 }
 
-/// Nobody watches.
+/// Discards all progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

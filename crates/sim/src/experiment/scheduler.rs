@@ -1,5 +1,5 @@
-//! The scheduler as the experiments use it: a snapshot of a state, one pass, and the plan back
-//! through `apply`, which looks at every placement again.
+//! The scheduler as the experiments use it: a snapshot of a state, one pass, and the plan applied
+//! through `apply`, which checks every placement again.
 
 use super::process_metrics::{process_cpu, timed};
 use cellwright_cell::command::{Command, Done, Entry, Request};
@@ -24,13 +24,13 @@ pub fn model_name(model: PackingModel) -> &'static str {
     MODELS.iter().find(|(_, known)| *known == model).map_or("hybrid", |(name, _)| name)
 }
 
-/// What was switched on, for the record.
+/// The techniques that were switched on, for the record.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Techniques {
     pub score: &'static str,
     pub score_cache: bool,
     pub equivalence_classes: bool,
-    /// Feasible machines looked at per class; `null` when all of them were.
+    /// Feasible machines scored per class; `null` when all of them were.
     pub randomization: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ impl Techniques {
     pub fn of(options: &Options) -> Techniques {
         Techniques {
             score: model_name(options.model),
-            // Scores are kept per class: without classes there is nothing to keep them by.
+            // Scores are cached per class: without classes there is no key for them.
             score_cache: options.score_cache && options.classes,
             equivalence_classes: options.classes,
             randomization: options.randomization,
@@ -52,13 +52,13 @@ impl Techniques {
 pub struct Solved {
     pub snapshot: ClusterSnapshot,
     pub outcome: PassOutcome,
-    /// Building the board from the state.
+    /// Time to build the snapshot from the state.
     pub snapshot_seconds: f64,
     pub solve_seconds: f64,
     pub solve_cpu_seconds: f64,
 }
 
-/// Mirrors the state and runs one pass.
+/// Builds a snapshot of the state and runs one pass.
 #[must_use]
 pub fn solve(state: &State, options: Options, seed: u64, executor: &dyn Executor) -> Solved {
     let (mut snapshot, snapshot_seconds) = timed(|| ClusterSnapshot::from_state(state));
@@ -71,8 +71,8 @@ pub fn solve(state: &State, options: Options, seed: u64, executor: &dyn Executor
     Solved { snapshot, outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds }
 }
 
-/// The state refused part of a plan. The scheduler and `apply` share one definition of "fits", so
-/// this is a fault of the program, and it is shown instead of being counted as pending.
+/// The state rejected part of a plan. The scheduler and `apply` share one definition of "fits", so
+/// this is a bug of the program, and it is reported instead of being counted as pending.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{refused} of {groups} groups of the plan were refused, the first for {first}: {refusal}")]
 pub struct PlanRejected {
@@ -82,10 +82,10 @@ pub struct PlanRejected {
     pub refusal: Rejection,
 }
 
-/// Puts the plan through `apply`.
+/// Applies the plan through `apply`.
 ///
 /// # Errors
-/// When any of its groups was refused.
+/// When any of its groups was rejected.
 pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRejected> {
     let request = Request::from_default_sender(Command::CommitPlan(plan), state);
     let entry = Entry { now: state.now(), requests: vec![request] };

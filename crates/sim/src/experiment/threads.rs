@@ -9,7 +9,7 @@ pub struct Threads {
     pool: rayon::ThreadPool,
 }
 
-/// Why there is no pool.
+/// Why the pool could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start {threads} threads: {source}")]
 pub struct ThreadsError {
@@ -37,7 +37,7 @@ impl Executor for Threads {
     }
 }
 
-/// The caller's own thread for one, a pool for more.
+/// The caller's own thread for one thread, a pool for more.
 ///
 /// # Errors
 /// When the system refuses to start so many threads.

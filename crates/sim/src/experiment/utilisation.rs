@@ -1,5 +1,5 @@
 //! How full a cell is, as shares of its capacity: what the placed tasks may use at most (limits),
-//! what prod alone may use, and what the cell keeps for them (reservations).
+//! what prod alone may use, and what the cell reserves for them (reservations).
 
 use cellwright_cell::State;
 use cellwright_cell::resource::{Dimension, Resources};
@@ -15,7 +15,7 @@ pub struct DimensionUse {
     pub reserved_percent: f64,
 }
 
-/// Of every dimension that some machine has.
+/// The use of every dimension that some machine has.
 #[must_use]
 pub fn utilisation(state: &State) -> Vec<DimensionUse> {
     let zero = Resources::ZERO;
@@ -50,7 +50,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     thousandths as f64 / 1000.0
 }
 
-/// Allocated shares of devices, and all there are, in milli.
+/// Allocated shares of devices, and the total, in milli.
 #[must_use]
 pub fn device_shares(state: &State) -> (u64, u64) {
     let mut used = 0_u64;

@@ -1,4 +1,4 @@
-//! Questions about a packed cell and a job that is not there: how many more of it fit, and what
+//! What-if queries about a packed cell and a hypothetical job: how many more of it fit, and what
 //! adding it would do to the others. The scheduler answers on a copy; the cell stays as it is.
 
 use super::load::Units;
@@ -12,7 +12,7 @@ use cellwright_sched::executor::Executor;
 use cellwright_sched::whatif::{self, FitCount, Whatif, WhatifJob, WhatifOptions};
 use serde::Serialize;
 
-/// The cell that is asked.
+/// The cell of the query.
 #[derive(Clone, Debug, Serialize)]
 pub struct CellSummary {
     pub machines: usize,
@@ -25,7 +25,7 @@ pub struct CellSummary {
     pub trace: TraceProblems,
 }
 
-/// The job that is asked about.
+/// The job of the query.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobSummary {
     pub count: u32,
@@ -42,7 +42,7 @@ pub struct WhatIfAnswer<T> {
     pub answer: T,
 }
 
-/// How many more tasks of the job fit, without evicting anybody.
+/// How many more tasks of the job fit, without evicting any other.
 ///
 /// # Errors
 /// When no cell would admit the job.
@@ -88,7 +88,7 @@ fn whatif_options(pack: &PackResult, solver: Options) -> WhatifOptions {
     WhatifOptions { solver, seed: pack.seed, ..WhatifOptions::default() }
 }
 
-/// A user that the cell does not have: the job is nobody's yet.
+/// A user that the cell does not have, because the job belongs to no user yet.
 fn unknown_user(packed: &PackedCell) -> UserId {
     UserId(packed.state.users().slots() as u32)
 }

@@ -1,6 +1,6 @@
 //! Rounded tick marks that cover a range of values.
 
-/// From the first tick to the last, at equal steps.
+/// An axis from the first tick to the last, at equal steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axis {
     pub low: f64,
@@ -20,7 +20,7 @@ impl Axis {
         if low > high {
             return Axis { low: 0.0, high: 1.0, step: 0.2 };
         }
-        // A single value gets some room around it.
+        // A single value gets some space around it.
         let spread = if high > low { high - low } else { high.abs().max(1.0) * 0.1 };
         let power = 10_f64.powf((spread / STEPS).log10().floor());
         let fits = |step: &&f64| spread / (**step * power) <= STEPS;

@@ -1,4 +1,4 @@
-//! From a chart to SVG.
+//! Renders a chart as SVG.
 
 use super::axis::Axis;
 use super::{Chart, Mark, Series};
@@ -11,7 +11,7 @@ const RIGHT: f64 = 250.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 60.0;
 
-/// Told apart by people who see few colours, on white and on black.
+/// Colours that people with colour blindness can distinguish, on white and on black.
 const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 /// The chart as one self-contained SVG document.

@@ -18,7 +18,7 @@ pub enum Rounding {
     Up,
     /// For capacities: finer digits are cut off.
     Down,
-    /// Finer digits that are not zero are refused.
+    /// Finer digits that are not zero are rejected.
     Exact,
 }
 
@@ -70,7 +70,7 @@ pub fn parse_scaled(text: &str, decimals: u32, rounding: Rounding) -> Result<u64
     if whole.is_empty() && fraction.is_empty() {
         return Err(NumberProblem::NotDecimal);
     }
-    // How many of the digits stand before the point once the scale is applied.
+    // How many of the digits are before the point once the scale is applied.
     let kept = i64::try_from(whole.len()).map_err(|_| NumberProblem::TooLarge)?
         + exponent
         + i64::from(decimals);
@@ -106,7 +106,7 @@ fn append(value: u64, digit: u64) -> Result<u64, NumberProblem> {
     value.checked_mul(10).and_then(|tens| tens.checked_add(digit)).ok_or(NumberProblem::TooLarge)
 }
 
-/// Exponents are held to a million, far beyond what any digit can make up for within a line.
+/// Exponents are limited to a million, far beyond what digits within a line can compensate.
 fn parse_exponent(text: &str) -> Result<i64, NumberProblem> {
     let (sign, digits) = match text.as_bytes().first() {
         Some(b'-') => (-1, &text[1..]),

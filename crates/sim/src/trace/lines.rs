@@ -1,8 +1,8 @@
-//! Where rows come from: a file or bytes, unpacked by extension, cut into bounded lines.
+//! Input of rows: a file or bytes, unpacked by extension, cut into bounded lines.
 //!
-//! Neither `BufRead::lines` nor `read_line` will do: both grow without limit on a file that has
-//! no line ends, and both stop at the first byte that is not UTF-8. Here such lines are reported
-//! one by one and reading goes on after them.
+//! Neither `BufRead::lines` nor `read_line` will do: both grow without limit on a file that has no
+//! line ends, and both stop at the first byte that is not UTF-8. Here such lines are reported one
+//! by one and reading goes on after them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// An opened file, or bytes that stand for one.
+/// An opened file, or bytes in place of one.
 pub struct Input {
     name: String,
     reader: Box<dyn BufRead>,
@@ -36,7 +36,7 @@ impl Input {
         Ok(Input::from_reader(&path.display().to_string(), file))
     }
 
-    /// Reads what `reader` gives under the name of a file; `.gz` names are unpacked too.
+    /// Reads what `reader` returns under the name of a file; `.gz` names are unpacked too.
     pub fn from_reader(name: &str, reader: impl Read + 'static) -> Input {
         let raw = BufReader::with_capacity(BUFFER_BYTES, reader);
         let reader: Box<dyn BufRead> = if name.ends_with(".gz") {
@@ -93,7 +93,7 @@ impl Lines {
         }
     }
 
-    /// Reads one line into the buffer; says whether it fitted, or `None` at the end.
+    /// Reads one line into the buffer; returns whether it fitted, or `None` at the end.
     fn fill(&mut self) -> io::Result<Option<bool>> {
         self.buffer.clear();
         let limit = MAX_LINE_BYTES + 1;

@@ -1,17 +1,16 @@
 //! Readers of public workload traces and of the bundled example cell.
 //!
-//! A trace is a file somebody else wrote, often years ago, so every reader here treats it as
-//! hostile: it streams (plain or gzip, by extension), keeps at most one bounded line in memory,
-//! never panics, and turns each row it cannot use into a [`RowProblem`] with the line number, the
-//! field, the value and what would have been allowed. Bad rows are counted in a [`ReadReport`];
-//! none is dropped silently and none stops the rest of the file from being read. Only what makes
-//! the remaining rows meaningless (no file, broken compression, a wrong header) is a
-//! [`TraceError`].
+//! A trace is a file that others wrote, often years ago, so every reader here treats it as hostile:
+//! it streams (plain or gzip, by extension), keeps at most one bounded line in memory, never
+//! panics, and turns each row it cannot use into a [`RowProblem`] with the line number, the field,
+//! the value and what would have been allowed. Bad rows are counted in a [`ReadReport`]; none is
+//! dropped silently and none stops the rest of the file from being read. Only what makes the
+//! remaining rows meaningless (no file, broken compression, a wrong header) is a [`TraceError`].
 //!
 //! Rows are plain values in the trace's own terms. Turning them into machines, jobs and tasks of
 //! the cell is left to the experiments, because each of them reads the same row differently (at
-//! limits, at reservations, production only). The rejected alternative, readers that build cell
-//! nouns, would have tied every modelling choice to the parser.
+//! limits, at reservations, production only). The rejected alternative, readers that build the
+//! cell's types, would have tied every modelling choice to the parser.
 //!
 //! | source | reader |
 //! |---|---|

@@ -1,8 +1,8 @@
-//! What can be wrong with a trace: one row, or the whole file.
+//! Problems of a trace: in one row, or in the whole file.
 //!
-//! A row problem is data (it is counted, kept and shown in tables and JSON); a file problem is an
+//! A row problem is data (it is counted, kept and printed in tables and JSON); a file problem is an
 //! error. Values are cut and escaped before they are kept, so that a hostile file can neither fill
-//! the memory nor write escape codes to somebody's terminal.
+//! the memory nor write escape codes to a terminal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct RowProblem {
     pub line: u64,
     /// The column, or `row` when the line as a whole is at fault.
     pub field: &'static str,
-    /// What stood there: escaped, and cut if long.
+    /// The value in the file: escaped, and cut if long.
     pub value: String,
     pub allowed: Cow<'static, str>,
 }
@@ -37,7 +37,7 @@ impl fmt::Display for RowProblem {
     }
 }
 
-/// A problem before it is known which line it is on.
+/// A problem whose line is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldProblem {
     pub field: &'static str,
@@ -51,7 +51,7 @@ impl FieldProblem {
     }
 }
 
-/// How the reading of one file went.
+/// The outcome of reading one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReadReport {
     pub file: String,
@@ -123,7 +123,7 @@ impl TraceError {
     }
 }
 
-/// Variants of pod lists, or that there is none.
+/// Lists the variants of pod lists, or says that there is none.
 fn list_variants(known: &[String]) -> String {
     match known {
         [] => "a folder with files openb_pod_list_NAME.csv".into(),
@@ -131,7 +131,7 @@ fn list_variants(known: &[String]) -> String {
     }
 }
 
-/// A value fit to be kept and shown: escaped, and cut when long.
+/// A value in a form that can be kept and printed: escaped, and cut when long.
 pub fn preview(value: &str) -> String {
     let mut characters = value.chars();
     let start: String = characters.by_ref().take(KEPT_VALUE_CHARS).collect();

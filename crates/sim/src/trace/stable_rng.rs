@@ -1,15 +1,15 @@
-//! Random draws that stay the same for good: a small generator with its own shuffle.
+//! A random number generator whose output never changes between versions, with its own shuffle.
 //!
-//! Published figures name a seed, so the numbers behind a seed must not change when a library
-//! does. General crates keep their generators stable but not their shuffles and ranges. This is
-//! SplitMix64 (Steele, Lea, Flood 2014): a counter stepped by an odd constant and scrambled; plenty
-//! for ordering a list, and not for secrets. Each purpose gets a stream of its own from the seed,
-//! so that one more draw for one purpose does not shift the draws of another.
+//! Published figures name a seed, so the numbers behind a seed must not change when a library does.
+//! General crates keep their generators stable but not their shuffles and ranges. This is
+//! SplitMix64 (Steele, Lea, Flood 2014): a counter stepped by an odd constant and scrambled; good
+//! enough for ordering a list, and not for secrets. Each purpose gets a stream of its own from the
+//! seed, so that one more number for one purpose does not shift those of another.
 
 /// The odd number nearest to 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One stream of draws.
+/// One stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct StableRng {
     state: u64,
@@ -32,8 +32,9 @@ impl StableRng {
 
     /// A number below `bound`, each with the same chance; `None` when there is no such number.
     ///
-    /// The high half of draw times bound is the number. Draws whose low half falls into the part
-    /// of the range that would favour some numbers are thrown away and drawn again.
+    /// The number is the high half of the product of the random word and `bound`. Words whose low
+    /// half falls into the part of the range that would favour some numbers are discarded and drawn
+    /// again.
     pub fn below(&mut self, bound: u64) -> Option<u64> {
         let uneven = bound.wrapping_neg().checked_rem(bound)?;
         loop {

@@ -16,12 +16,13 @@ const MAX_COLUMNS: usize = 24;
 pub const ALLOWED_QUANTITY: &str = "a decimal number from 0 to 1.8e13, such as 0.25 or 2.861e-06";
 pub const ALLOWED_ID: &str = "a whole number from 0 to 18446744073709551615";
 
-/// Whether a callback wants to see more rows.
+/// Whether a callback wants more rows.
 pub type Flow = ControlFlow<()>;
 
-/// What a table looks like.
+/// The format of a table.
 pub struct TableSpec {
-    /// In the order in which the getters of [`Fields`] count them; at most [`MAX_COLUMNS`].
+    /// In the order of the column numbers that the getters of [`Fields`] take; at most
+    /// [`MAX_COLUMNS`].
     pub columns: &'static [&'static str],
     pub header: Header,
     /// Whether empty lines and lines that start with `#` are remarks.
@@ -42,9 +43,9 @@ pub struct Fields<'a> {
     cells: [&'a str; MAX_COLUMNS],
 }
 
-/// Reads a table, giving each row to `use_row` until it breaks off.
+/// Reads a table and passes each row to `use_row` until it breaks off.
 ///
-/// A problem returned by `use_row` counts the row as unusable and goes on.
+/// A problem returned by `use_row` counts the row as unusable, and reading goes on.
 pub fn read_table(
     input: Input,
     spec: &TableSpec,
@@ -88,7 +89,7 @@ pub fn text_of(line: Line<'_>) -> Result<&str, FieldProblem> {
         Line::NotUtf8(bytes) => (bytes, "text in UTF-8".to_owned()),
         Line::TooLong(bytes) => (bytes, format!("a line of at most {MAX_LINE_BYTES} bytes")),
     };
-    // Only the beginning is shown, so only the beginning is decoded.
+    // Only the beginning is reported, so only the beginning is decoded.
     let start = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]);
     Err(FieldProblem::new("row", &start, allowed))
 }
@@ -97,7 +98,7 @@ fn is_remark(line: &Line<'_>) -> bool {
     matches!(line, Line::Text(text) if text.trim().is_empty() || text.starts_with('#'))
 }
 
-/// For each column of the file, its place in the spec.
+/// For each column of the file, its index in the spec.
 fn read_header(file: &str, spec: &TableSpec, line: Line<'_>) -> Result<Vec<usize>, TraceError> {
     let text = text_of(line).map_err(|problem| header_error(file, spec, problem.value))?;
     let wrong = || header_error(file, spec, preview(text));
@@ -167,7 +168,7 @@ impl<'a> Fields<'a> {
         self.text(column).ok_or_else(|| self.problem(column, "a text that is not empty"))
     }
 
-    /// What is wrong with a field.
+    /// Describes what is wrong with a field.
     pub fn problem(
         &self,
         column: usize,
@@ -234,7 +235,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// How the traces write yes and no.
+/// The values for yes and no in the traces.
 pub const FLAG: &[(&str, bool)] = &[("0", false), ("1", true)];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Three replicas and more: leaders die, followers fall behind, members change.
+//! Three replicas and more: leaders crash, followers fall behind, members change.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ async fn a_voter_whom_the_others_cannot_do_without_stays() {
         };
     }
     assert_eq!(number(&cell.add(2).await.reply), 3, "nothing was begun");
-    // The one that is down can go, and so can any other once it is up.
+    // The replica that is down can be removed, and so can any other once it is up.
     leader.remove(others[0]).await.unwrap();
     cell.open(others[0]).await;
     leader.add_learner(others[0], peer(others[0])).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_leader_without_a_quorum_is_fenced_and_recovers() {
     );
 }
 
-/// It was in a log and may be in another: nobody must be told that nothing happened.
+/// It was in a log and may be in another: no client may be told that nothing happened.
 #[tokio::test(start_paused = true)]
 async fn what_a_new_leader_overwrote_is_told_as_open() {
     let settings = StoreConfig { fence_after: Duration::from_secs(600), ..StoreConfig::default() };
@@ -221,10 +221,10 @@ async fn entries_can_be_read_until_they_are_purged() {
     let replica = cell.replica(1);
     let (mut from, mut read) = (0, Vec::new());
     while from <= replica.status().applied.unwrap() {
-        let stretch = replica.read_entries(from, 300).await.unwrap();
-        assert!(stretch.next > from && stretch.entries.len() <= 10);
-        read.extend(stretch.entries.iter().map(|entry| (entry.index, number(&entry.payload))));
-        from = stretch.next;
+        let batch = replica.read_entries(from, 300).await.unwrap();
+        assert!(batch.next > from && batch.entries.len() <= 10);
+        read.extend(batch.entries.iter().map(|entry| (entry.index, number(&entry.payload))));
+        from = batch.next;
     }
     assert_eq!(read, cell.adder_state(1).seen);
     replica.snapshot_now().await.unwrap();
@@ -258,7 +258,7 @@ async fn who_was_removed_or_cut_off_is_not_current_even_before_it_notices() {
     let status = cell.replica(gone).status();
     assert_eq!(status.leader, Some(leader.status().id), "it has not noticed");
     assert!(cell.replica(gone).confirm_current().await.is_err());
-    // A leader that was cut off is not current either, before it notices.
+    // A leader that was partitioned is not current either, even before it notices.
     cell.replica(cut).confirm_current().await.unwrap();
     cell.net.cut_off(leader.status().id, [cut]);
     assert_eq!(leader.status().role, Role::Leader);
@@ -266,7 +266,7 @@ async fn who_was_removed_or_cut_off_is_not_current_even_before_it_notices() {
     assert!(cell.replica(cut).confirm_current().await.is_err());
 }
 
-/// However many ask, the leader is asked once in a while.
+/// However many callers ask, the leader is asked only once in a while.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_questions_is_a_few_rounds() {
     let cell = Cell::start(3, StoreConfig::default()).await;

@@ -1,4 +1,4 @@
-//! Torn writes are cut, damage is refused, and the two are told apart.
+//! Torn writes are cut, damage is rejected, and the two are distinguished.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::support::{Adder, Cell, MemoryDisk};
 
 const SEGMENT: &str = "log/0000000000000001";
 
-/// What became of opening a disk: the index after the last entry and the report, or the refusal.
+/// The outcome of opening a disk: the index after the last entry and the report, or the error.
 async fn try_open(disk: &MemoryDisk, id: u64) -> Result<(u64, RecoveryReport), OpenError> {
     let (disk, machine) = (Arc::new(disk.clone()), Box::new(Adder::default()));
     let mut storage = open_storage(id, &StoreConfig::default(), disk, machine).await?;
@@ -31,7 +31,7 @@ async fn disk_with_writes(width: u64) -> (MemoryDisk, usize, u64) {
     let leader = cell.leader().await;
     let propose = |value: u64| leader.propose(value.to_le_bytes().to_vec());
     let all: Vec<_> = (0..width).map(propose).collect();
-    // Held back, so that they queue up and go out as one write, after a first one that is alone.
+    // Held back, so that they queue up and are written together, after a first one that is alone.
     disk.stall(true);
     let release = async {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -61,10 +61,10 @@ async fn a_tail_torn_at_any_byte_is_cut_and_reported() {
             let lost = (cut - before) as u64;
             assert_eq!(report, (lost > 0).then_some((before as u64, lost)), "cut at {cut}");
         } else {
-            // The entry survived and the state record written after it did not.
+            // The entry survived, and the state record written after it did not.
             assert_eq!(next, entries + 1, "cut at {cut}");
         }
-        // Cut once, the log is whole again.
+        // After one cut the log is whole again.
         let (again, recovery) = try_open(&torn, 1).await.unwrap();
         assert_eq!((again, recovery), (next, RecoveryReport::default()));
     }
@@ -74,7 +74,8 @@ async fn a_tail_torn_at_any_byte_is_cut_and_reported() {
 #[tokio::test(start_paused = true)]
 async fn pieces_of_one_write_may_arrive_in_any_order() {
     let (disk, before, entries) = disk_with_writes(20).await;
-    // The first proposal went alone; the rest is one write. Lose a block in the middle of it.
+    // The first proposal is a write of its own; the rest is one write. Lose a block in the middle
+    // of it.
     let whole = disk.state().files[SEGMENT].bytes.len();
     for hole in [before + 200, before + 400, whole - 300] {
         let torn = edit(&disk, SEGMENT, |bytes| bytes[hole..hole + 64].fill(0));
@@ -218,7 +219,7 @@ async fn a_damaged_snapshot_is_made_up_for_by_the_older_one() {
     assert!(matches!(&result, Err(OpenError::Damaged { file, .. }) if *file == newest));
 }
 
-/// Where every write to a segment ended, by trying: a cut there leaves whole records only.
+/// Where every write to a segment ended, found by trying: a cut there leaves whole records only.
 fn write_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![64];
     while let Some(head) = bytes.get(ends[ends.len() - 1]..).and_then(|rest| rest.get(..48)) {
@@ -275,7 +276,7 @@ async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_fol
     assert!(!after.names("log").contains(&"installing".to_owned()), "the log has followed");
     cell.replica(late).shutdown().await;
     // The old log beside the new snapshot: the power failed while it was being saved, or the log
-    // was cut. What tells them apart is written first.
+    // was cut. What distinguishes the two is written first.
     let path = format!("snap/{sent}");
     let snapshot = after.state().files[&path].clone();
     before.state().files.insert(path, snapshot.clone());
@@ -296,7 +297,7 @@ async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_fol
     }
 }
 
-/// A machine whose own files say what it has applied.
+/// A state machine whose own files record what it has applied.
 struct WitnessedAdder(Adder, u64);
 
 impl StateMachine for WitnessedAdder {
@@ -317,8 +318,8 @@ impl StateMachine for WitnessedAdder {
     }
 }
 
-/// A snapshot of another replica is restored before it is saved, and killed in between a replica
-/// has lost nothing.
+/// A snapshot of another replica is restored before it is saved; a replica that is killed in
+/// between has lost nothing.
 #[tokio::test(start_paused = true)]
 async fn files_of_the_machine_may_be_ahead_of_the_log_while_a_snapshot_is_installed() {
     let (disk, _, _) = disk_with_writes(2).await;
@@ -343,7 +344,7 @@ async fn files_of_the_machine_may_be_ahead_of_the_log_while_a_snapshot_is_instal
     assert!(open_with_applied(next + 7).await.is_err(), "a mark that is not whole excuses nothing");
 }
 
-/// The node of the last entry in a snapshot's facts: a presence byte, then term and node, each
+/// The node of the last entry in a snapshot's metadata: a presence byte, then term and node, each
 /// short enough here to be one byte.
 fn leader_of(snapshot: &[u8]) -> u64 {
     u64::from(snapshot[42])

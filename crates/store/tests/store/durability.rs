@@ -1,4 +1,5 @@
-//! Followers flush while their leader does: what each of them may say before the leader has.
+//! Followers flush while their leader does: what each of them may report before the leader has
+//! flushed.
 
 use std::time::Duration;
 
@@ -74,8 +75,8 @@ async fn followers_hear_of_a_commit_as_soon_as_the_leader_has_flushed_it() {
     }
 }
 
-/// The leader comes back without an entry that a follower holds, and leads on with the one that
-/// has never seen it. The entry was promised to nobody; the follower gives it up.
+/// The leader comes back without an entry that a follower holds, and continues with the follower
+/// that has never seen it. The entry was never acknowledged; the follower drops it.
 #[tokio::test(start_paused = true)]
 async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
     let mut cell = Cell::start(3, StoreConfig::default()).await;
@@ -99,7 +100,7 @@ async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
     cell.kill(id).await;
     cell.kill(sent).await;
     assert!(write.await.unwrap().is_err(), "it was answered");
-    // The flush that hangs is never heard of again.
+    // The flush that hangs never returns.
     let disk = cell.disks[&id].copy();
     cell.disks.insert(id, disk);
     cell.net.heal();
@@ -110,8 +111,8 @@ async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
     assert_eq!(cell.adder_state(sent).total, 101);
 }
 
-/// Openraft takes a change of members when it calls the one before committed, which it does before
-/// the leader has flushed it.
+/// Openraft accepts a membership change when it calls the one before committed, which it does
+/// before the leader has flushed it.
 #[tokio::test(start_paused = true)]
 async fn members_do_not_change_before_all_before_it_is_flushed() {
     let cell = Cell::start(3, StoreConfig::default()).await;
@@ -141,7 +142,8 @@ async fn members_do_not_change_before_all_before_it_is_flushed() {
     change.await.unwrap();
 }
 
-/// What was written and not flushed when a process was killed is flushed before it counts.
+/// What was written and not flushed when a process was killed is flushed at the next start before
+/// it counts.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_at_a_start_is_flushed_before_it_counts() {
     let mut cell = Cell::start(1, StoreConfig::default()).await;

@@ -1,4 +1,4 @@
-//! Who leads, and that nobody unseats a leader with whom nothing is wrong.
+//! Elections: which replica leads, and that a healthy leader is not deposed.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn a_minority_raises_no_term_however_long_it_waits() {
     assert_eq!(cell.leader().await.status().term, before.term);
 }
 
-/// In virtual time, so the speed of the machine plays no part. Of so many failovers some have two
+/// In virtual time, so the speed of the machine plays no part. In so many failovers some have two
 /// replicas that ask for votes in the same moment.
 #[tokio::test(start_paused = true)]
 async fn no_failover_takes_longer_than_the_lease_and_the_longest_draw() {
@@ -87,8 +87,9 @@ async fn no_failover_takes_longer_than_the_lease_and_the_longest_draw() {
         cell.open(old).await;
         cell.assert_all_equal().await;
     }
-    // The leader's lease of 400 ms, 225 ms drawn, three rounds of messages with their flushes, the
-    // write, and looks for the leader that are 5 ms apart. Votes that are split take longer.
+    // The leader's lease of 400 ms, a random delay of up to 225 ms, three rounds of messages with
+    // their flushes, the write, and checks for the leader that are 5 ms apart. Split votes take
+    // longer.
     assert!(slowest <= Duration::from_millis(690), "{slowest:?}");
 }
 
@@ -103,7 +104,7 @@ async fn a_leader_that_is_about_to_stop_leaves_a_cell_with_a_leader() {
         replica.transfer_leadership().await;
         since.elapsed()
     };
-    // Writers are refused for a moment, as during an election, and none is left in the dark.
+    // Writers get an error for a moment, as during an election, and none is left without an answer.
     let writes = async {
         let mut total = 1;
         while cell.leader().await.status().id == old.id {
@@ -146,7 +147,7 @@ async fn a_leader_short_of_disk_hands_over_and_writes_go_on() {
     let since = tokio::time::Instant::now();
     while cell.leader().await.status().id == old.id {
         assert!(since.elapsed() < Duration::from_secs(5), "nobody took over");
-        // Refused, at most, as during an election.
+        // Rejected, at most, as during an election.
         match cell.replica(old.id).propose(payload(1)).await {
             Ok(_) => total += 1,
             Err(ProposeError::NotLeader { .. }) => {}
@@ -160,7 +161,7 @@ async fn a_leader_short_of_disk_hands_over_and_writes_go_on() {
     let new = cell.leader().await.status();
     assert_eq!(new.term, old.term + 1, "one election was enough");
     assert_eq!(number(&cell.add(1).await.reply), total + 1);
-    // With room again it stays a follower: nothing is wrong with the new leader.
+    // With free space again it stays a follower: nothing is wrong with the new leader.
     cell.disks[&old.id].state().free = 1 << 40;
     sleep_seconds(10).await;
     assert_eq!(cell.leader().await.status().id, new.id);
@@ -175,7 +176,7 @@ async fn members_do_not_change_while_the_lead_is_handed_over() {
     cell.disks[&old].state().free = 200 * MIB;
     let mut rejected = 0;
     for _ in 0..500 {
-        // A leader gives no fresh reads while it hands over.
+        // A leader serves no linearizable reads during a leadership transfer.
         let read = cell.replica(old).read_barrier().await;
         let leads = cell.replica(old).status().role == Role::Leader;
         if leads && matches!(read, Err(ProposeError::NotLeader { .. })) {
@@ -190,7 +191,7 @@ async fn members_do_not_change_while_the_lead_is_handed_over() {
     assert_ne!(cell.leader().await.status().id, old);
 }
 
-/// Whoever looks at the disk looks again.
+/// The disk check runs again after a failure.
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_was_silent_for_a_while_is_looked_at_again() {
     let cell = Cell::start(3, StoreConfig::default()).await;
@@ -232,7 +233,7 @@ async fn removals_are_taken_below_the_reserve_and_writes_are_not() {
     let removed = leader.propose_for(Purpose::Removal, payload(7)).await.unwrap();
     assert_eq!(number(&removed.reply), 8);
     cell.assert_all_equal().await;
-    // At the floor nothing is left but votes.
+    // At the floor nothing but votes is accepted.
     cell.disks.values().for_each(|disk| disk.state().free = 60 * MIB);
     let removal = leader.propose_for(Purpose::Removal, payload(7)).await;
     assert!(matches!(removal, Err(ProposeError::DiskFull { .. })), "{removal:?}");

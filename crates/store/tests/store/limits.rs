@@ -80,7 +80,7 @@ async fn a_nearly_full_disk_refuses_writes_and_recovers() {
     cell.add(1).await;
     let leader = cell.leader().await;
     cell.disks.values().for_each(|disk| disk.state().free = 1000);
-    // Until it is known that nobody has more room, it is as if an election were on.
+    // Until it is known that no peer has more space, the error is the same as during an election.
     let write = loop {
         match leader.propose(payload(1)).await {
             Err(ProposeError::NotLeader { leader: None }) => {
@@ -129,7 +129,7 @@ async fn a_write_without_room_is_retried_until_there_is() {
     let (write, ()) = tokio::join!(replica.propose(payload(4)), free_space);
     assert_eq!(number(&write.unwrap().reply), 4);
     assert_eq!(*cell.fatal.lock().unwrap(), Vec::<String>::new());
-    // The half-written pieces are gone: the log opens without a torn tail.
+    // The half-written batches are gone: the log opens without a torn tail.
     replica.shutdown().await;
     let mut cell = cell;
     cell.open(1).await;
@@ -181,7 +181,7 @@ impl Transport for NoPeers {
     }
 }
 
-/// A single voter on real files that leads.
+/// A single voter on real files, which leads.
 async fn open_single_voter(disk: Arc<RealDisk>) -> Replica {
     let settings = StoreConfig { reserve_bytes: 0, ..StoreConfig::default() };
     let machine = Adder::default();

@@ -1,4 +1,4 @@
-//! Replicas that say what they may not: absurd terms, other names, no membership at all.
+//! Replicas that send invalid messages: absurd terms, the names of others, no membership at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,11 +40,11 @@ fn snapshot(term: u64, id: NodeId) -> RaftCall {
     })
 }
 
-/// Sends it to every replica; all refuse it, for a reason that holds `word`.
+/// Sends the call to every replica; all reject it, for a reason that contains `word`.
 async fn check(cell: &Cell, from: &SenderIdentity, call: RaftCall, word: &str) {
     let before = cell.leader().await.status();
     for id in cell.ids() {
-        // The same as over a line, so that nothing is lost on the way.
+        // The same as over a connection, so that nothing is lost in the encoding.
         let call = RaftCall::from_bytes(&call.to_bytes().unwrap()).unwrap();
         match cell.replica(id).handle(from, call).await {
             RaftAnswer::Rejected { why } => assert!(why.contains(word), "{id}: {why}"),
@@ -86,7 +86,7 @@ async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
         for id in 1..=count {
             cell.open(id).await;
         }
-        // Right after the start, before anybody has heard of a leader.
+        // Right after the start, before any replica has heard of a leader.
         for id in 1..=count {
             for call in [vote(u64::MAX, 9), vote(term + 7, 9), append(term + 7, 9)] {
                 let answer = cell.replica(id).handle(&nine, call).await;
@@ -98,7 +98,7 @@ async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
     }
 }
 
-/// What a build that did not look may have left behind.
+/// What a build without the check may have left behind.
 #[tokio::test(start_paused = true)]
 async fn a_recorded_vote_of_an_absurd_term_is_no_end() {
     for count in [1, 3] {
@@ -129,8 +129,8 @@ async fn a_recorded_vote_of_an_absurd_term_is_no_end() {
     }
 }
 
-/// A follower that missed a change of members listens to the newcomer, because another voter
-/// vouches for it, and to nobody else.
+/// A follower that missed a membership change accepts the new replica, because another voter
+/// vouches for it, and accepts no other.
 #[tokio::test(start_paused = true)]
 async fn a_voter_that_is_not_known_yet_is_vouched_for() {
     let mut cell = Cell::start(3, StoreConfig::default()).await;

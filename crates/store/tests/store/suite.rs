@@ -11,7 +11,7 @@ use openraft::testing::{StoreBuilder, Suite};
 
 use crate::support::Adder;
 
-/// A directory that goes away with the value.
+/// A directory that is removed with the value.
 pub struct TempFolder(pub PathBuf);
 
 impl TempFolder {
@@ -31,7 +31,7 @@ impl Drop for TempFolder {
 
 struct FileStoreBuilder {
     id: NodeId,
-    /// Kept until the suite is through: the last test's writer may still be at work.
+    /// Kept until the suite has finished: the last test's writer may still be at work.
     folders: Mutex<Vec<TempFolder>>,
 }
 

@@ -1,4 +1,5 @@
-//! A disk in memory, a network in memory, a machine that adds, and a cell made of them.
+//! Test support: a disk in memory, a network in memory, a state machine that adds, and a cell made
+//! of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -142,9 +143,10 @@ impl Disk for MemoryDisk {
 
     fn free_bytes(&self) -> io::Result<u64> {
         let state = self.state();
-        match state.fail_free_bytes {
-            true => Err(io::Error::other("input/output error")),
-            false => Ok(state.free),
+        if state.fail_free_bytes {
+            Err(io::Error::other("input/output error"))
+        } else {
+            Ok(state.free)
         }
     }
 
@@ -158,7 +160,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Adds up numbers and remembers each one with its index.
+/// Sums numbers and remembers each one with its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdderState {
     pub total: u64,
@@ -341,7 +343,7 @@ impl Cell {
         panic!("no leader after 50 virtual seconds");
     }
 
-    /// Proposes at whoever leads, again while there is an election.
+    /// Proposes at the current leader, and retries while there is an election.
     pub async fn add(&self, value: u64) -> AppliedProposal {
         for _ in 0..100 {
             let leader = self.leader().await;

@@ -1,4 +1,4 @@
-//! Jobs and tasks.
+//! Routes of jobs and tasks.
 
 use super::*;
 

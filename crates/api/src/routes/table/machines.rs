@@ -1,4 +1,4 @@
-//! Machines, and the resources applications make up on them.
+//! Routes of machines, and of resources that applications define on them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Records, replicas, content, and the service itself.
+//! Routes of events, history, replicas, content, and the service itself.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Users, their tokens and periodic jobs.
+//! Routes of users, their tokens and periodic jobs.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Giving a task the spec of its job's version where it is.
+//! In-place updates: a task takes the spec of its job's version where it is.
 //!
-//! Whether it still fits is found by trying: the row takes the new version, the sums follow, and
-//! if the machine or alloc then holds more than it has, and more than before, the row is put back.
-//! Working out the difference beforehand was rejected: it would be a second definition of what a
-//! task weighs.
+//! Whether it still fits is found by trying: the row takes the new version, the sums follow, and if
+//! the machine or alloc then holds more than it has, and more than before, the row is restored.
+//! Computing the difference beforehand was rejected: it would be a second definition of what a task
+//! is charged.
 
 use super::super::{Context, task_lifecycle};
 use crate::event::TaskChange;
@@ -19,7 +19,7 @@ use crate::state::State;
 use crate::task::{Grant, Task};
 use std::sync::Arc;
 
-/// What is held where the task is: on its machine, or inside its alloc.
+/// What is held in the task's place: on its machine, or inside its alloc.
 #[derive(Default)]
 struct HeldSums {
     prod_limits: Resources,
@@ -68,7 +68,7 @@ impl Context<'_> {
         }
     }
 
-    /// Puts a task at its job's version; false, and nothing changed, when it holds a place in
+    /// Updates a task to its job's version; false, with nothing changed, when it holds a place in
     /// which the new spec does not fit. The row is not stamped: its state stays what it was.
     pub(super) fn try_update_in_place(&mut self, id: TaskId) -> bool {
         let Some(task) = self.state.tasks.get(id).cloned() else { return false };
@@ -82,7 +82,7 @@ impl Context<'_> {
         let apply_version = |t: &mut Task| {
             t.version = version;
             t.reservation = reservation;
-            // What is held elsewhere is held for the spec it runs so far.
+            // A reservation elsewhere is for the spec that it has run so far.
             t.holds.release_reserved();
             if new_program {
                 t.crashed_on = Vec::new();
@@ -112,9 +112,9 @@ impl Context<'_> {
         false
     }
 
-    /// A task that grows where it is may get the room of some who are still on their way out, as if
-    /// it had been put there anew: it starts again when they are gone. An alloc does not start
-    /// again; what is put into it waits instead.
+    /// A task that grows where it is may get the room of tasks that are still leaving, as if it had
+    /// been placed there anew: it restarts when they are gone. An alloc does not restart; tasks
+    /// that are placed in it wait instead.
     fn wait_for_leaving(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let leaving = self.leaving(machine, task.alloc(), &[]);
         if leaving.is_empty() {
@@ -181,7 +181,7 @@ impl Context<'_> {
     }
 }
 
-/// What is known of usage holds for the limits it was seen under.
+/// An estimate of usage is valid for the limits it was made under.
 fn reservation_for(task: &Task, old: &JobSpec, new: &JobSpec) -> Resources {
     let limits = new.limits_of(task.index);
     let known =

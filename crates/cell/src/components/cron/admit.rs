@@ -1,18 +1,18 @@
-//! What a periodic job must look like: its own fields, and the job that its runs are.
+//! Admission checks of a periodic job: its own fields, and the job that each run is.
 
 use super::{CronSpec, MAX_CRON_NAME, MAX_RUNS, MissedRuns};
-use crate::admit::review::field_error;
+use crate::admit::review::bad;
 use crate::admit::{AdmissionResult, FieldError, Review, Rule, well_formed};
 use crate::field::FieldSet;
+use crate::reason::Allowed;
 
 /// # Errors
-/// [`crate::reason::Refusal::BadField`] for the first field that is out of range.
+/// [`crate::reason::Rejection::BadField`] for the first field that is out of range.
 pub fn check_cron(spec: &CronSpec) -> AdmissionResult {
     Review::first_error(|review| cron(spec, &[well_formed], review))
 }
 
-/// Everything that is wrong with it, `rules` being those for its job: see
-/// [`crate::admit::review_job`].
+/// All errors of the spec; `rules` apply to its job: see [`crate::admit::review_job`].
 #[must_use]
 pub fn review_cron(spec: &CronSpec, rules: &[Rule], unknown: FieldSet) -> Vec<FieldError> {
     let mut review = Review::new(unknown);
@@ -22,18 +22,17 @@ pub fn review_cron(spec: &CronSpec, rules: &[Rule], unknown: FieldSet) -> Vec<Fi
 
 fn cron(spec: &CronSpec, rules: &[Rule], review: &mut Review) {
     review.ensure(spec.name.as_str().len() <= MAX_CRON_NAME, || {
-        let allowed = format!("at most {MAX_CRON_NAME} characters, so that runs have names");
-        field_error("name", &spec.name, allowed)
+        bad("name", &spec.name, Allowed::CronName { most: MAX_CRON_NAME as u64 })
     });
     review.ensure(spec.job.name == spec.name || !review.are_known(["name"]), || {
-        field_error("job.name", &spec.job.name, format!("{}, as name", spec.name))
+        bad("job.name", &spec.job.name, Allowed::AsCronName(spec.name.clone()))
     });
     review.ensure((1..=MAX_RUNS).contains(&spec.keep_runs), || {
-        field_error("keep_runs", spec.keep_runs, format!("1 to {MAX_RUNS}"))
+        bad("keep_runs", spec.keep_runs, Allowed::range(1u64, MAX_RUNS))
     });
     if let MissedRuns::RunAll { max } = spec.missed {
         review.ensure((1..=MAX_RUNS).contains(&max), || {
-            field_error("missed.run_all.max", max, format!("1 to {MAX_RUNS}"))
+            bad("missed.run_all.max", max, Allowed::range(1u64, MAX_RUNS))
         });
     }
     review.at_base("job", |review| rules.iter().for_each(|rule| rule(&spec.job, review)));

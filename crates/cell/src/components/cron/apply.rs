@@ -1,9 +1,9 @@
 //! Periodic jobs (B42): set, remove, fire.
 //!
 //! A run is a job like any other, submitted in its owner's name and with its owner's rights and
-//! quota: a schedule must not be a way to do at night what is refused by day. A run that is not
-//! admitted is on record, and its slot has passed: trying again until it fits would pile up runs
-//! that all fit at once.
+//! quota: a schedule must not be a way to do at night what is rejected by day. A run that is not
+//! admitted is recorded, and its slot has passed: retrying until it fits would pile up runs that
+//! all fit at once.
 
 use super::{Cron, CronChange, CronSpec, Event, Overlap};
 use crate::apply::Context;
@@ -11,13 +11,13 @@ use crate::bounds::{BoundKind, Growth, encoded_bytes};
 use crate::command::{Done, Verdict};
 use crate::id::{CronId, JobId};
 use crate::name::{JobKey, Name};
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Conflict, Given, Object, Reason, Rejection, Storage};
 use crate::spec::JobSpec;
 use crate::time::Time;
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Slots that passed before the schedule was made, changed or taken up again are not missed.
+    /// Slots that passed before the schedule was created, changed or resumed are not missed.
     pub(super) fn set_cron(
         &mut self,
         owner: &Name,
@@ -28,7 +28,7 @@ impl Context<'_> {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         spec.check()?;
         self.check_rules_for_new_specs(&spec.job)?;
-        let object = || format!("periodic job {key}");
+        let object = || Object::Cron(key.clone());
         let growth_of_spec = Growth { spec_bytes: encoded_bytes(spec), ..Growth::default() };
         let (now, spec) = (self.now, Arc::new(spec.clone()));
         let old = self.state.cron_named(&key);
@@ -46,7 +46,7 @@ impl Context<'_> {
                 .count();
             Self::check_one_more_for(owner, BoundKind::Crons, owned, self.state.bounds.crons)?;
             if !self.state.components.cron.crons.has_room_for(1) {
-                return Err(Rejection::Full("periodic jobs".into()));
+                return Err(Rejection::Full(Storage::Crons));
             }
             let going = self.jobs_to_purge(user, growth_of_spec, |_| false)?;
             self.purge_selected(&going);
@@ -76,17 +76,17 @@ impl Context<'_> {
         Ok(Done::Version(version))
     }
 
-    /// Runs that go on are jobs of their owner and stay.
+    /// Active runs are jobs of their owner and stay.
     pub(super) fn remove_cron(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         self.user_by_name(&key.user)?;
         let (id, row) = self.cron_by_name(key)?;
-        Self::check_expected(|| format!("periodic job {key}"), row.version, expect)?;
+        Self::check_expected(|| Object::Cron(key.clone()), row.version, expect)?;
         self.state.drop_cron(id);
         self.cron_event(id, CronChange::Removed, Reason::Requested);
         Ok(Done::Applied)
     }
 
-    /// Deals with one slot, once.
+    /// Handles one slot, once.
     pub(super) fn fire_cron(&mut self, key: &JobKey, slot: Time) -> Verdict {
         let (id, row) = self.cron_by_name(key)?;
         if slot <= row.last_slot {
@@ -103,7 +103,8 @@ impl Context<'_> {
             }
             (Overlap::Replace, Some(job)) => {
                 if let Some(old) = self.state.job_key(job) {
-                    // Its owner may always stop it, and a job that stops already is left alone.
+                    // Its owner may always stop it, and a job that is stopping already is left
+                    // alone.
                     drop(self.as_user(&key.user, |context| context.stop_job(&old, None)));
                 }
             }
@@ -133,7 +134,7 @@ impl Context<'_> {
         self.forget_runs(&dropped);
     }
 
-    /// Takes runs beyond those that are kept off the list.
+    /// Removes runs beyond the number to keep from the list.
     fn drop_old_runs(&mut self, id: CronId) -> Vec<JobId> {
         let Some(row) = self.state.components.cron.crons.get(id) else { return Vec::new() };
         let excess = row.runs.len().saturating_sub(row.spec.keep_runs as usize);
@@ -144,7 +145,7 @@ impl Context<'_> {
         dropped
     }
 
-    /// Those that have ended are forgotten now, the others when their time comes.
+    /// Purges those that have ended; the others are purged when their time comes.
     fn forget_runs(&mut self, dropped: &[JobId]) {
         if !dropped.is_empty() {
             self.purge(|job, _| dropped.contains(&job));
@@ -164,14 +165,16 @@ impl Context<'_> {
 
 fn check_slot(spec: &CronSpec, key: &JobKey, slot: Time, now: Time) -> Result<(), Rejection> {
     if spec.paused {
-        return Err(Rejection::WrongState { what: format!("periodic job {key} is paused") });
+        return Err(Rejection::WrongState(Conflict::CronPaused(key.clone())));
     }
-    let allowed = match (slot > now, spec.schedule.contains(slot)) {
-        (true, _) => format!("at most {}, now", now.0),
-        (false, false) => format!("a moment of {:?}, in ms", spec.schedule.as_str()),
-        (false, true) => return Ok(()),
+    let allowed = if slot > now {
+        Allowed::UpToNow(now)
+    } else if spec.schedule.contains(slot) {
+        return Ok(());
+    } else {
+        Allowed::MomentOf(spec.schedule.as_str().to_owned())
     };
-    Err(Rejection::BadField { field: "slot".into(), value: slot.0.to_string(), allowed })
+    Err(Rejection::bad_field("slot", Given::text(slot.0), allowed))
 }
 
 #[cfg(test)]
@@ -233,14 +236,14 @@ mod tests {
         cell.now = 71 * MINUTE;
         let odd = "field slot: value 4260000 is not valid; allowed: a moment of \"*/10 * * * *\"";
         assert!(cell.rejection_text(fire(71)).starts_with(odd));
-        let nobody = cron::Command::Fire { cron: key("ubar/tock"), slot: Time(0) };
-        assert_eq!(cell.rejection_text(nobody), "there is no periodic job ubar/tock");
+        let unknown = cron::Command::Fire { cron: key("ubar/tock"), slot: Time(0) };
+        assert_eq!(cell.rejection_text(unknown), "there is no periodic job ubar/tock");
         assert!(cell.send_as("ubar", fire(70)).is_err());
     }
 
     #[test]
     fn a_run_that_is_not_admitted_uses_up_its_slot() {
-        // The system fires it, yet it has no more rights than its owner.
+        // The system fires it, but it has only its owner's rights.
         let mut cell = with(|spec| spec.job.reclaimable = false);
         assert_eq!(cell.ok(fire(60)), Done::Applied);
         let why = "ubar/tick-197001010100 rejected: user ubar lacks the capability \

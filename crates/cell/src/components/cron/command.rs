@@ -1,4 +1,4 @@
-//! What can be asked of periodic jobs. They are named like jobs, in a space of their own.
+//! Commands for periodic jobs. Their names are like names of jobs, in a separate namespace.
 
 use super::CronSpec;
 use crate::actor::ControllerName;
@@ -16,15 +16,15 @@ pub enum Command {
     Set {
         owner: Name,
         spec: CronSpec,
-        /// The version the client saw; `None` changes whatever is there.
+        /// The version the client saw; `None` applies the change to any version.
         expect: Option<u32>,
     },
     Remove {
         cron: JobKey,
         expect: Option<u32>,
     },
-    /// Controllers: submit the run of one moment of the schedule. A slot that was dealt with
-    /// before changes nothing.
+    /// Controllers: submit the run of one moment of the schedule. A slot that was handled before
+    /// changes nothing.
     Fire {
         cron: JobKey,
         slot: Time,

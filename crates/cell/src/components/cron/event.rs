@@ -1,12 +1,12 @@
-//! What happens to periodic jobs, and how it is said.
+//! Events of periodic jobs, and their text.
 
 use super::schedule::stamp;
 use crate::components::ComponentEvent;
 use crate::id::{CronId, JobId};
-use crate::render;
 use crate::state::State;
 use crate::tables::RowRef;
 use crate::time::Time;
+use crate::words;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub enum CronChange {
         slot: Time,
         job: JobId,
     },
-    /// The slot has no run: the last one still goes on.
+    /// The slot has no run: the last one is still active.
     Skipped {
         slot: Time,
     },
@@ -80,7 +80,7 @@ impl ComponentEvent for Event {
             CronChange::Updated { version } => format!("{name} changed to version {version}"),
             CronChange::Removed => format!("{name} removed"),
             CronChange::Fired { slot, job } => {
-                format!("{name} of {} runs as {}", stamp(slot), render::job_name(state, job))
+                format!("{name} of {} runs as {}", stamp(slot), words::job_name(state, job))
             }
             CronChange::Skipped { slot } => format!("{name} of {} skipped", stamp(slot)),
             CronChange::Rejected { slot } => format!("{name} of {} does not run", stamp(slot)),

@@ -1,4 +1,4 @@
-//! What must be true of the table of periodic jobs.
+//! Invariants of the table of periodic jobs.
 
 use super::Cron;
 use crate::id::{CronId, JobId};
@@ -6,7 +6,7 @@ use crate::invariant::references::{NAME, unique};
 use crate::invariant::{Check, sums_equal_parts, violation};
 use crate::state::State;
 
-/// Runs may have been forgotten; those that are there, or ever will be, belong to the owner.
+/// Runs may have been purged; the jobs with ids of runs, present or future, belong to the owner.
 pub(super) fn references(state: &State) -> Check {
     let names = state.crons().iter().map(|(_, c)| format!("{}/{}", c.user.0, c.spec.name));
     unique("periodic job", names)?;
@@ -32,7 +32,7 @@ fn check_row(state: &State, id: CronId, cron: &Cron) -> Check {
     }
 }
 
-/// The index of names leads to the rows.
+/// The index of names agrees with the rows.
 pub(super) fn names(state: &State) -> Check {
     let rows = state.crons().iter();
     let names = rows.map(|(id, cron)| ((cron.user, cron.spec.name.clone()), id)).collect();
@@ -40,7 +40,7 @@ pub(super) fn names(state: &State) -> Check {
     sums_equal_parts::equal_map("name of a periodic job", kept, &names)
 }
 
-/// Bytes that a spec takes in a checkpoint, found by writing it.
+/// Encoded length of a spec in a checkpoint, found by encoding it.
 pub(super) fn bytes_of(spec: &impl serde::Serialize) -> u64 {
     postcard::to_stdvec(spec).map_or(0, |bytes| bytes.len() as u64)
 }

@@ -1,5 +1,5 @@
 //! Periodic jobs in the tests of the kernel (`tests/kernel`, of which this is a module): samples
-//! for the pinned bytes, random commands, and the words transcripts have for them.
+//! for the pinned bytes, random commands, and their words in transcripts.
 
 use crate::build;
 use crate::draw::Draw;
@@ -28,7 +28,7 @@ pub fn commands() -> Vec<Command> {
     ]
 }
 
-/// One of every change.
+/// One event of each change.
 pub fn events() -> Vec<Event> {
     let (slot, job) = (Time(60_000), JobId(4));
     let changes = [
@@ -103,7 +103,7 @@ fn set(draw: &mut Draw) -> Command {
     Command::Set { owner: user, spec, expect: expect(draw) }
 }
 
-/// Mostly what a controller would fire.
+/// Mostly a slot that a controller would fire.
 fn fire(state: &State, draw: &mut Draw) -> Command {
     let all: Vec<&Cron> = state.crons().iter().map(|(_, cron)| cron).collect();
     let Some(cron) = draw.pick(&all).filter(|_| !draw.one_in(20)) else {
@@ -121,7 +121,7 @@ fn fire(state: &State, draw: &mut Draw) -> Command {
     Command::Fire { cron: JobKey { user, job: cron.spec.name.clone() }, slot }
 }
 
-/// Commands of transcripts. A schedule is one word, with `_` for its spaces.
+/// Parses commands of transcripts. A schedule is one word, with `_` for its spaces.
 pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
     let command = match (verb, rest) {
         ("cron", [key, schedule, options @ ..]) => parse_set(key, schedule, options)?,

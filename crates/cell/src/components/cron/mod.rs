@@ -1,10 +1,10 @@
-//! Periodic jobs (B42): a schedule, a job to submit at each of its moments, and what to do when a
-//! moment was missed or the last run still goes on.
+//! Periodic jobs (B42), like cron jobs: a schedule, a job to submit at each of its moments, and a
+//! policy for moments that were missed or when the last run is still active.
 //!
-//! A moment is called a slot. The row remembers the latest slot that was dealt with, and a slot up
-//! to that one is never fired again: so a slot fires at most once over any number of masters that
-//! believe they lead, as a rule of `apply` and not of the controller that counts the minutes.
-//! Rejected: a controller that remembers what it fired. Its memory dies with it.
+//! A moment is called a slot. The row records the latest slot that was handled, and a slot up to
+//! that one is never fired again: so a slot fires at most once however many masters believe they
+//! lead, as a rule of `apply` and not of the controller that watches the clock. Rejected: a
+//! controller that remembers what it fired. Its memory is lost when it dies.
 
 pub(crate) mod admit;
 mod apply;
@@ -32,11 +32,11 @@ use schedule::{Schedule, stamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Longest name of a periodic job: a dash and twelve digits make the names of its runs.
+/// Longest name of a periodic job: the names of its runs add a dash and twelve digits.
 pub const MAX_CRON_NAME: usize = crate::name::MAX_NAME - 13;
-/// Most runs that are kept, and most missed ones that are made up for.
+/// Most runs that are kept, and most missed ones that are run later.
 pub const MAX_RUNS: u32 = 100;
-/// A slot this old still counts as on time: a change of leaders takes seconds.
+/// A slot this old still counts as on time: a change of leader takes seconds.
 pub const ON_TIME: Span = Span::seconds(60);
 
 /// What becomes of slots that nobody fired, because no master was there to do it.
@@ -56,7 +56,7 @@ pub enum MissedRuns {
     },
 }
 
-/// What happens at a slot while the last run still goes on.
+/// Policy for a slot while the last run is still active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -65,7 +65,7 @@ pub enum Overlap {
     Allow,
     /// The slot has no run.
     Skip,
-    /// The old run is told to stop. While it goes down both are charged to the owner's quota.
+    /// The old run is stopped. While it is stopping both are charged to the owner's quota.
     Replace,
 }
 
@@ -96,13 +96,13 @@ pub struct CronSpec {
 }
 
 impl CronSpec {
-    /// The spec as it may be shown to people.
+    /// The spec with its secrets redacted.
     #[must_use]
     pub fn redacted(&self) -> CronSpec {
         CronSpec { job: self.job.redacted(), ..self.clone() }
     }
 
-    /// What anybody in the cell may see of it: see [`JobSpec::public_view`].
+    /// The part of the spec that everybody in the cell may see: see [`JobSpec::public_view`].
     #[must_use]
     pub fn public_view(&self) -> CronSpec {
         CronSpec { job: self.job.public_view(), ..self.clone() }
@@ -120,7 +120,7 @@ impl CronSpec {
         admit::check_cron(self)
     }
 
-    /// The name of the run at `slot`.
+    /// Name of the run at `slot`.
     ///
     /// # Errors
     /// After the year 9999, where the calendar ends.
@@ -129,19 +129,19 @@ impl CronSpec {
     }
 }
 
-/// A periodic job as the cell keeps it.
+/// The row of a periodic job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cron {
     pub user: UserId,
     pub spec: Arc<CronSpec>,
-    /// Counts changes of the spec.
+    /// Number of changes of the spec.
     pub version: u32,
-    /// Slots up to here have been dealt with: fired, skipped or refused, or they lie before the
-    /// spec was made or taken up again.
+    /// Slots up to here have been handled: fired, skipped or rejected, or they lie before the spec
+    /// was created or resumed.
     pub last_slot: Time,
-    /// The latest runs, oldest first; some may have been forgotten meanwhile.
-    /// Invariant: at most `keep_runs`, all of `user`.
+    /// The latest runs, oldest first; some may have been purged meanwhile. Invariant: at most
+    /// `keep_runs`, all of `user`.
     pub runs: Vec<JobId>,
 }
 
@@ -152,8 +152,8 @@ impl Cron {
     }
 }
 
-/// The slots to fire at `now`, oldest first. Fired in that order each is dealt with once; those
-/// left out are dealt with by a later one being fired.
+/// The slots to fire at `now`, oldest first. Fired in that order each is handled once; slots left
+/// out are handled when a later one is fired.
 #[must_use]
 pub fn due_slots(cron: &Cron, now: Time) -> Vec<Time> {
     if cron.spec.paused {

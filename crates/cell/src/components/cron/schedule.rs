@@ -1,11 +1,10 @@
-//! When a periodic job runs: five fields of the familiar crontab, in UTC. Parsed once, on the way
-//! in; what is kept is sets of numbers, so the next moment is found by looking, day by day, without
-//! a clock and without a time zone database. Which date a day has is said by the crate `time`;
+//! Cron schedules: five fields of the familiar crontab, in UTC. A schedule is parsed once, on
+//! input, and stored as sets of numbers, so the next moment is found by searching day by day,
+//! without a clock and without a time zone database. The calendar comes from the crate `time`;
 //! beyond the year 9999 there are no moments.
 //!
 //! Rejected: local time. Twice a year an hour happens twice or not at all, and a cell has no place
-//! on a map. Rejected too: a list of future moments kept in the state, which would have to be
-//! refilled.
+//! on a map. Also rejected: a list of future moments in the state, which would have to be refilled.
 
 use crate::time::Time;
 use ::time::{Month, OffsetDateTime, util::days_in_month};
@@ -16,7 +15,7 @@ use std::sync::Arc;
 /// Milliseconds in a minute, the grain of a schedule.
 pub const MINUTE: u64 = 60_000;
 const DAY: u64 = 24 * 60;
-/// The longest wait there is: from one 29 February to the next over a century that has none.
+/// The longest wait: from one 29 February to the next over a century that has none.
 const MAX_DAYS_BETWEEN: u64 = 8 * 366;
 /// Longest text of a schedule.
 const MAX_TEXT: usize = 256;
@@ -44,7 +43,7 @@ pub struct InvalidSchedule {
 #[serde(try_from = "String", into = "String")]
 pub struct Schedule {
     text: Arc<str>,
-    /// One bit for each value that is meant, as in all fields below.
+    /// One bit for each matching value, as in all fields below.
     minutes: u64,
     hours: u64,
     days: u64,
@@ -52,7 +51,7 @@ pub struct Schedule {
     weekdays: u64,
 }
 
-/// One field: its name, its range, the names of its values, and what the first name stands for.
+/// One field: its name, its range, the names of its values, and the value of the first name.
 struct Field {
     name: &'static str,
     first: u64,
@@ -81,7 +80,7 @@ impl Field {
         format!("*, {first} to {last}{words}, ranges a-b, steps a-b/n and */n, lists with commas")
     }
 
-    /// The values a field means; `None` when it means nothing.
+    /// The values that the text of a field matches; `None` when it is not valid.
     fn parse(&self, text: &str) -> Option<u64> {
         text.split(',').try_fold(0, |set, part| Some(set | self.parse_part(part)?))
     }
@@ -94,9 +93,9 @@ impl Field {
         let (from, to) = match (range, range.split_once('-')) {
             ("*", _) => (self.first, self.last),
             (_, Some((from, to))) => (self.parse_value(from)?, self.parse_value(to)?),
-            // A step from one value onwards would be a guess at what was meant.
-            (one, None) if step == 1 && !text.contains('/') => {
-                (self.parse_value(one)?, self.parse_value(one)?)
+            // A step without a range is ambiguous.
+            (value, None) if step == 1 && !text.contains('/') => {
+                (self.parse_value(value)?, self.parse_value(value)?)
             }
             _ => return None,
         };
@@ -115,7 +114,7 @@ impl Field {
     }
 }
 
-/// Digits alone: `+5` is no number here.
+/// Digits alone: `+5` is not accepted.
 fn parse_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.len() <= 4 && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
@@ -123,7 +122,7 @@ fn parse_number(text: &str) -> Option<u64> {
 
 impl Schedule {
     /// # Errors
-    /// Which field of `text` means nothing, and what it could be.
+    /// The field of `text` that is not valid, and what is allowed.
     pub fn new(text: &str) -> Result<Schedule, InvalidSchedule> {
         let bad = |field: &str, value: &str, allowed: String| InvalidSchedule {
             text: text.chars().take(MAX_TEXT).collect(),
@@ -152,9 +151,10 @@ impl Schedule {
             months: parsed(&MONTHS_OF_YEAR, month)?,
             weekdays: (weekdays | weekdays >> 7) & 0x7f,
         };
-        match schedule.has_any_day() {
-            true => Ok(schedule),
-            false => Err(bad(DAYS.name, day, format!("a day that a month in {month:?} has"))),
+        if schedule.has_any_day() {
+            Ok(schedule)
+        } else {
+            Err(bad(DAYS.name, day, format!("a day that a month in {month:?} has")))
         }
     }
 
@@ -167,7 +167,7 @@ impl Schedule {
         self.weekdays == 0x7f
     }
 
-    /// 30 February is no day of any year.
+    /// False for 30 February, for instance, which is in no year.
     fn has_any_day(&self) -> bool {
         const LEAP: i32 = 2000;
         let has = |month| (1..=days_in_month(month, LEAP)).any(|day| self.days >> day & 1 == 1);
@@ -175,7 +175,7 @@ impl Schedule {
         !self.is_any_weekday() || months.flat_map(Month::try_from).any(has)
     }
 
-    /// Whether `at` is a moment of this schedule: the beginning of a minute it names.
+    /// Whether `at` is a moment of this schedule: the beginning of a matching minute.
     #[must_use]
     pub fn contains(&self, at: Time) -> bool {
         let minute = at.0 / MINUTE;
@@ -185,7 +185,7 @@ impl Schedule {
             && self.minutes >> (minute % 60) & 1 == 1
     }
 
-    /// The first moment after `at`; [`Time::NEVER`] where there is none before the end of time.
+    /// The first moment after `at`; [`Time::NEVER`] if there is none before the end of time.
     #[must_use]
     pub fn next_after(&self, at: Time) -> Time {
         let mut minute = at.0 / MINUTE + 1;
@@ -233,14 +233,14 @@ impl Schedule {
     }
 }
 
-/// The moment at which a minute counted from 1 January 1970 begins; none after the year 9999.
+/// The beginning of a minute counted from 1 January 1970; `None` after the year 9999.
 fn minute_to_datetime(minute: u64) -> Option<OffsetDateTime> {
     let seconds = i64::try_from(minute).ok()?.checked_mul(60)?;
     OffsetDateTime::from_unix_timestamp(seconds).ok()
 }
 
-/// `202602281430`: a moment as the names of runs have it. One beyond the calendar is the number it
-/// is, which is part of no name.
+/// A moment as it is written in names of runs: `202602281430`. One beyond the calendar is written
+/// as its number of milliseconds, which is part of no name.
 #[must_use]
 pub fn stamp(at: Time) -> String {
     let Some(at) = minute_to_datetime(at.0 / MINUTE) else { return format!("{} ms", at.0) };
@@ -350,7 +350,7 @@ mod tests {
     fn leap_days_come_when_they_come() {
         let leap = "0 0 29 2 *";
         check(leap, Y2000_FEB_29 - 1, &["200002290000", "200402290000", "200802290000"]);
-        // 2100 is no leap year: the longest wait there is.
+        // 2100 is no leap year: the longest wait.
         check(leap, Y2096_MAR_1, &["210402290000", "210802290000"]);
         assert_eq!(Schedule::new("* * * * *").unwrap().next_after(Time::NEVER), Time::NEVER);
         assert_eq!(Schedule::new(leap).unwrap().latest_until(Time(5)), None);

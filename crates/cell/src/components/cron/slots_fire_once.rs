@@ -1,5 +1,5 @@
-//! No slot of a periodic job is dealt with twice, and none before its time: what a row remembers as
-//! dealt with only grows, and a run is of a slot beyond it that has come.
+//! No slot of a periodic job is handled twice, and none before its time: the last handled slot in a
+//! row only grows, and a run is of a slot beyond it whose time has come.
 
 use super::{CronChange, Event};
 use crate::components;

@@ -1,8 +1,9 @@
-//! The table of periodic jobs, its readers and its only writers: names, and the bytes that specs
-//! take of their owner's bound, follow the rows.
+//! The table of periodic jobs, its readers and its only writers: names, and the bytes of specs that
+//! count towards their owner's bound, follow the rows.
 
 use super::{Command, Cron, CronSpec, invariant, slots_fire_once};
 use crate::apply::Context;
+use crate::bounds::BoundKind;
 use crate::bounds::encoded_bytes;
 use crate::command::Verdict;
 use crate::components::Component;
@@ -12,7 +13,6 @@ use crate::invariant::{Check, Step};
 use crate::name::{JobKey, Name};
 use crate::state::State;
 use crate::table::Table;
-use crate::units::pluralize;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
@@ -52,9 +52,9 @@ impl Component for Tables {
         slots_fire_once::check(step)
     }
 
-    fn blocks_user_removal(&self, user: UserId) -> Option<String> {
+    fn blocks_user_removal(&self, user: UserId) -> Option<(BoundKind, u64)> {
         let crons = self.crons.iter().filter(|(_, cron)| cron.user == user).count();
-        (crons > 0).then(|| format!("has {}", pluralize(crons as u64, "periodic job")))
+        (crons > 0).then_some((BoundKind::Crons, crons as u64))
     }
 
     fn spec_bytes(&self) -> Vec<(UserId, u64)> {
@@ -84,7 +84,7 @@ impl State {
 
 /// Writing.
 impl State {
-    /// The name and the owner of a row stay as they are.
+    /// Changes a row. The name and the owner of a row must stay as they are.
     pub(super) fn edit_cron(&mut self, id: CronId, change: impl FnOnce(&mut Cron)) {
         let crons = &mut self.components.cron.crons;
         let Some(before) = crons.get(id).map(|cron| cron.spec.clone()) else { return };

@@ -1,12 +1,11 @@
 //! Ephemeral resources (E1): an application counts something of its own on machines, and its tasks
-//! ask for it like for any resource. Capacity moves by deltas, so two writers never undo each
+//! ask for it like for any resource. Capacity is changed by deltas, so two writers never undo each
 //! other, and a name lives no longer than its lease.
 //!
-//! A namespace belongs to whoever has a resource in it, the same one for all of them; the cell's
-//! own parts have one reserved, and where an operator writes into another's it writes in the
-//! owner's name. Who may write where is decided in `authorize.rs`.
-//! Keeping rows for namespaces was rejected: they would outlive what they are for, and need leases
-//! of their own.
+//! A namespace belongs to the user that has a resource in it, the same user for all of them; one
+//! namespace is reserved for the cell's own parts, and an operator that writes into a user's
+//! namespace does so in the owner's name. Who may write where is decided in `authorize.rs`.
+//! Rejected: rows for namespaces. They would outlive their purpose, and need leases of their own.
 
 use super::{AvailableNodes, CapacityChange, Event, NodeChoice, ResourceChange};
 use crate::admit;
@@ -18,18 +17,18 @@ use crate::load::MachineLoad;
 use crate::machine::Machine;
 use crate::name::Token;
 use crate::named::{NamedAmount, ResourceName, UNBOUNDED};
-use crate::reason::{Reason, Rejection};
+use crate::reason::{Allowed, Given, Reason, Rejection, Storage};
 use crate::resource::MAX_QUANTITY;
 use crate::state::State;
 use crate::time::{Span, Time};
 use std::collections::BTreeMap;
 
-/// The namespace only the cell's own parts write.
+/// The namespace that only the cell's own parts may write.
 pub const SYSTEM_NAMESPACE: &str = "system";
-/// Most ephemeral resources on one machine: whoever looks at the machine is shown them all.
+/// Most ephemeral resources on one machine: the API returns all of them with the machine.
 pub const MAX_PER_MACHINE: usize = 1024;
 
-/// Capacity on one machine, `None` where the resource is not.
+/// Capacity on each machine, `None` if the resource is not there.
 type Capacities = BTreeMap<MachineId, Option<u64>>;
 
 impl Context<'_> {
@@ -43,11 +42,8 @@ impl Context<'_> {
         let owner = self.namespace_owner(namespace)?;
         let name = ResourceName { namespace: Some(namespace.clone()), name: name.clone() };
         if lease == Span::ZERO || lease > admit::MAX_SPAN {
-            return Err(Rejection::BadField {
-                field: "lease".into(),
-                value: lease.0.to_string(),
-                allowed: format!("1 to {} ms", admit::MAX_SPAN.0),
-            });
+            let allowed = Allowed::LengthRange { least: Span(1), most: admit::MAX_SPAN };
+            return Err(Rejection::bad_field("lease", Given::text(lease.0), allowed));
         }
         let lease_until = self.now.plus(lease);
         let wanted = self.new_capacities(&name, changes)?;
@@ -59,10 +55,10 @@ impl Context<'_> {
         }
         let tables = &self.state.components.ephemeral;
         if known.is_none() && !tables.resources.has_room_for(1) {
-            return Err(Rejection::Full("resources".into()));
+            return Err(Rejection::Full(Storage::Resources));
         }
         if !tables.has_room_for(wanted.len()) {
-            return Err(Rejection::Full("capacities of resources".into()));
+            return Err(Rejection::Full(Storage::Capacities));
         }
         let events = self.events.len();
         let resource = match known {
@@ -72,10 +68,7 @@ impl Context<'_> {
         for (machine, capacity) in wanted {
             self.set_capacity(resource, machine, capacity);
         }
-        match self.events.len() > events {
-            true => Ok(Done::Applied),
-            false => Ok(Done::Unchanged),
-        }
+        if self.events.len() > events { Ok(Done::Applied) } else { Ok(Done::Unchanged) }
     }
 
     pub(super) fn delete_resource(&mut self, namespace: &Token, name: &Token) -> Verdict {
@@ -87,7 +80,7 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Costs the leases that are over.
+    /// Deletes resources whose lease has ended. Costs those leases.
     pub(super) fn expire_leases(&mut self) {
         let leases = self.state.components.ephemeral.leases.iter();
         let over = leases.take_while(|((until, _), ())| *until <= self.now);
@@ -95,12 +88,12 @@ impl Context<'_> {
         self.drop_resources(&over, &Reason::LeaseExpired);
     }
 
-    /// Deletes resources everywhere. Holders stay. Costs the machines that have them.
+    /// Deletes resources everywhere. Their holders stay. Costs the machines that have them.
     fn drop_resources(&mut self, resources: &[ResourceId], reason: &Reason) {
         let named = |id: &ResourceId| Some((self.state.resources().get(*id)?.name.clone(), *id));
         let names: BTreeMap<ResourceName, ResourceId> =
             resources.iter().filter_map(named).collect();
-        // By machine, and by name on each: events are told in this order.
+        // By machine, and by name on each: the order of events.
         let mut gone: BTreeMap<(MachineId, &ResourceName), ResourceId> = BTreeMap::new();
         for (name, resource) in &names {
             let machines = self.state.capacities_of(*resource);
@@ -117,7 +110,7 @@ impl Context<'_> {
         }
     }
 
-    /// What the changes come to, machine by machine; several on one machine add up in order.
+    /// The resulting capacities, by machine; several changes on one machine add up in order.
     fn new_capacities(
         &self,
         name: &ResourceName,
@@ -135,7 +128,7 @@ impl Context<'_> {
                 let here = self.state.components.ephemeral.resources_on.get(&machine);
                 let is_full = here.is_some_and(|here| here.len() >= MAX_PER_MACHINE);
                 if before.is_none() && is_full {
-                    return Err(Rejection::Full(format!("resources on machine {}", row.spec.name)));
+                    return Err(Rejection::Full(Storage::ResourcesOn(row.spec.name.clone())));
                 }
                 wanted.insert(machine, changed_capacity(position, before, *change)?);
             }
@@ -143,7 +136,7 @@ impl Context<'_> {
         Ok(wanted)
     }
 
-    /// The nodes that a change is for, as the cell stands now.
+    /// Resolves the nodes of a change in the present state.
     fn resolve_nodes(&self, nodes: &NodeChoice) -> Result<Vec<MachineId>, Rejection> {
         let wanted = match nodes {
             NodeChoice::Node(name) => {
@@ -155,11 +148,8 @@ impl Context<'_> {
             NodeChoice::Available(wanted) => wanted,
         };
         if wanted.num_nodes == Some(0) {
-            return Err(Rejection::BadField {
-                field: "nodes.available.num_nodes".into(),
-                value: "0".into(),
-                allowed: "1 or more".into(),
-            });
+            let field = "nodes.available.num_nodes";
+            return Err(Rejection::bad_field(field, Given::text(0), Allowed::AtLeast(1)));
         }
         first_nodes(self.state, wanted.num_nodes, |id, row| self.has_available(id, row, wanted))
     }
@@ -168,9 +158,9 @@ impl Context<'_> {
     fn has_available(&self, id: MachineId, row: &Machine, wanted: &AvailableNodes) -> bool {
         let none = MachineLoad::default();
         let load = self.state.machine_load(id).unwrap_or(&none);
-        let has = |asked: &NamedAmount| match self.state.named_capacity(id, &asked.name) {
+        let has = |requested: &NamedAmount| match self.state.named_capacity(id, &requested.name) {
             UNBOUNDED => true,
-            all => asked.amount <= all.saturating_sub(load.named_used(&asked.name)),
+            all => requested.amount <= all.saturating_sub(load.named_used(&requested.name)),
         };
         row.is_schedulable()
             && wanted.resources.within(row.available(load))
@@ -178,7 +168,7 @@ impl Context<'_> {
     }
 
     fn renew(&mut self, resource: ResourceId, lease_until: Time) -> ResourceId {
-        // Others may have it too: an agent that said a shorter one would take it from them.
+        // Other agents may have the resource too: a shorter lease from one agent would end theirs.
         let lease_until = match self.by {
             Actor::Agent(_) => {
                 let known = self.state.components.ephemeral.resources.get(resource);
@@ -228,8 +218,8 @@ impl Context<'_> {
     }
 }
 
-/// The machines that `has_available` says yes to: all, or so many of them, those with the smallest names
-/// first. Looks at no more than it takes to find these.
+/// The machines that satisfy `has_available`: all of them, or the given number of those with the
+/// smallest names. Looks at no more machines than it takes to find these.
 pub(super) fn first_nodes(
     state: &State,
     num_nodes: Option<u32>,
@@ -262,22 +252,16 @@ fn changed_capacity(
         CapacityChange::Unbounded => return Ok(Some(UNBOUNDED)),
         CapacityChange::Add(by) => by,
     };
-    let bad = |value: String, allowed: &str| Rejection::BadField {
-        field: format!("changes[{position}]"),
-        value,
-        allowed: allowed.into(),
+    let bad = |held: Option<u64>, allowed: Allowed| {
+        Rejection::bad_field(format!("changes[{position}]"), Given::Added { by, held }, allowed)
     };
     let held = before.unwrap_or(0);
     if held == UNBOUNDED {
-        let value = format!("add {by} to an unbounded capacity");
-        return Err(bad(value, "remove it first, or leave it unbounded"));
+        return Err(bad(None, Allowed::ChangeOfUnbounded));
     }
     match held.checked_add_signed(by) {
         Some(sum) if sum <= MAX_QUANTITY => Ok(Some(sum)),
-        _ => {
-            let value = format!("add {by} to a capacity of {held}");
-            Err(bad(value, &format!("a sum of 0 to {MAX_QUANTITY}")))
-        }
+        _ => Err(bad(Some(held), Allowed::CapacitySum)),
     }
 }
 
@@ -287,7 +271,7 @@ mod tests {
     use crate::apply::fixture::{Cell, job, name};
     use crate::command::Command;
     use crate::components::ephemeral;
-    use crate::render;
+    use crate::words;
     use CapacityChange::{Add, Remove, Unbounded};
 
     const LEASE: Span = Span(1000);
@@ -305,14 +289,14 @@ mod tests {
 
     fn apply_and_render(cell: &mut Cell, by: &str, command: impl Into<Command>) -> String {
         let verdict = cell.send_as(by, command);
-        render::verdict(&cell.state, &verdict)
+        words::verdict(&cell.state, &verdict)
     }
 
     fn capacity(cell: &Cell, machine: u32) -> Option<u64> {
         cell.state.ephemeral_on(MachineId(machine)).first().map(|entry| entry.amount)
     }
 
-    /// Changes on `m1` one command after the other: what was said of the last, and the capacity.
+    /// Changes on `m1`, one command after the other: the events of the last one, and the capacity.
     fn check(commands: &[&[(u32, CapacityChange)]], want: &str, left: Option<u64>) {
         let mut cell = Cell::with_machines(2);
         let mut message = String::new();
@@ -374,7 +358,7 @@ mod tests {
         );
     }
 
-    /// An operator writes beside what a user has, before and after it in the order of rows.
+    /// An operator writes beside a user's resources, before and after them in the order of rows.
     #[test]
     fn an_operator_writes_into_a_namespace_in_its_owners_name() {
         let mut cell = Cell::with_machines(1);
@@ -420,7 +404,7 @@ mod tests {
     #[test]
     fn nodes_are_chosen_when_the_command_is_applied() {
         let mut cell = Cell::with_machines(3);
-        let ask = |ram, num_nodes| ephemeral::Command::Set {
+        let set_on_available = |ram, num_nodes| ephemeral::Command::Set {
             namespace: token("app"),
             name: token("slot"),
             lease: LEASE,
@@ -433,16 +417,20 @@ mod tests {
                 Add(1),
             )],
         };
-        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, Some(2))), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set_on_available(1, Some(2))), "done");
         let at = [0, 1, 2].map(|machine| capacity(&cell, machine));
         assert_eq!(at, [Some(1), Some(1), None], "the smallest names");
         let few = "refused: 3 nodes have that much available, 4 are asked";
-        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, Some(4))), few);
-        assert!(apply_and_render(&mut cell, "ubar", ask(u64::MAX, None)).contains("0 nodes have"));
+        assert_eq!(apply_and_render(&mut cell, "ubar", set_on_available(1, Some(4))), few);
         assert!(
-            apply_and_render(&mut cell, "ubar", ask(1, Some(0))).contains("num_nodes: value 0")
+            apply_and_render(&mut cell, "ubar", set_on_available(u64::MAX, None))
+                .contains("0 nodes have")
         );
-        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, None)), "done");
+        assert!(
+            apply_and_render(&mut cell, "ubar", set_on_available(1, Some(0)))
+                .contains("num_nodes: value 0")
+        );
+        assert_eq!(apply_and_render(&mut cell, "ubar", set_on_available(1, None)), "done");
         assert_eq!([0, 1, 2].map(|m| capacity(&cell, m)), [Some(2), Some(2), Some(1)]);
     }
 

@@ -1,4 +1,4 @@
-//! What can be asked of ephemeral resources.
+//! Commands for ephemeral resources.
 
 use super::{CapacityChange, NodeChoice};
 use crate::apply::authorize::{AgentRight, Rights, UserRight};
@@ -14,7 +14,7 @@ pub enum Command {
     Set {
         namespace: Token,
         name: Token,
-        /// From the entry's time on.
+        /// Counted from the entry's time.
         lease: Span,
         changes: Vec<(NodeChoice, CapacityChange)>,
     },

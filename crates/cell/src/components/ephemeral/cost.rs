@@ -1,5 +1,5 @@
-//! What a change of ephemeral resources costs, counted in pieces of tables that it copies and in
-//! machines that it looks at: as much in a small cell as in a large one.
+//! Tests of the cost of changes of ephemeral resources, counted in pieces of tables that are copied
+//! and in machines that are looked at: as much in a small cell as in a large one.
 
 use super::apply::first_nodes;
 use super::{AvailableNodes, CapacityChange, Command, NodeChoice, Tables};
@@ -37,8 +37,8 @@ fn first(num_nodes: u32) -> NodeChoice {
     NodeChoice::Available(AvailableNodes { num_nodes, ..AvailableNodes::default() })
 }
 
-/// So many machines, each with some of every one of so many resources, and of one more that is on
-/// machine 7 alone.
+/// A cell with this many machines, each with some of every one of this many resources, and one more
+/// resource on machine 7 alone.
 fn cell(machines: u32, resources: u32) -> State {
     let mut state = State::default();
     for number in 0..machines {
@@ -54,8 +54,8 @@ fn cell(machines: u32, resources: u32) -> State {
     state
 }
 
-/// Pieces of all tables of the component that are not those of an older clone. Of maps within maps
-/// the inner ones count too.
+/// Number of pieces of all tables of the component not shared with an older clone. Inner maps of
+/// maps count too.
 fn copied(old: &Tables, new: &Tables) -> usize {
     fn inner<A: Ord + Clone, B: Ord + Clone, C: Clone>(
         old: &SortedMap<A, SortedMap<B, C>>,
@@ -77,7 +77,7 @@ fn copied(old: &Tables, new: &Tables) -> usize {
         + inner(&old.resources_on, &new.resources_on)
 }
 
-/// What a command copies while somebody reads the state as it was before.
+/// Pieces that a command copies while a reader holds the earlier state.
 fn cost(state: &State, command: impl Into<command::Command>) -> usize {
     let mut after = state.clone();
     assert_eq!(apply(&mut after, command), Done::Applied);
@@ -97,15 +97,15 @@ fn a_write_costs_what_it_changes_however_large_the_cell() {
             assert!(pieces <= most, "{:?} copies {pieces} pieces, not {most}", command());
         }
     };
-    // The row of the resource and the end of its lease, and one row of a capacity.
+    // The row of the resource and the end of its lease, and the row of a capacity.
     check(&|| set("r1", on(42), Add(1)), 5);
-    // As well the place of the capacity among those of the resource and of the machine.
+    // Also the entries of the capacity in the indexes by resource and by machine.
     check(&|| set("r1", on(42), Remove), 10);
     check(&|| set("lone", on(42), Add(1)), 10);
-    // As well its name, its namespace and how many its owner has.
+    // Also its name, its namespace and its owner's count.
     check(&|| set("new", on(42), Add(1)), 13);
     check(&lone, 13);
-    // So many capacities, each in a piece of its own at worst.
+    // Three capacities, each in a piece of its own at worst.
     check(&|| set("r1", first(3), Add(1)), 3 + 5);
 }
 
@@ -136,7 +136,7 @@ fn nodes_are_looked_at_until_enough_are_found() {
     assert_eq!((found.unwrap().len(), looked), (3, 6));
 }
 
-/// What is read of a resource or a machine is found by its own entries.
+/// The capacities of a resource or a machine are found by its own entries.
 #[test]
 fn both_ends_of_a_capacity_lead_to_it() {
     let state = cell(40, 2);

@@ -1,6 +1,7 @@
-//! Writers of ephemeral resources. Whose a namespace is, how many resources an owner has and which
-//! machines have one are kept beside the rows, so that a change costs what it changes; walking over
-//! all resources and machines at each write cost more the more of them there were.
+//! Writers of ephemeral resources. Owners of namespaces, the number of resources of an owner and
+//! the machines of a resource are indexed beside the rows, so that a change costs only what it
+//! changes; walking over all resources and machines at each write would cost more the more of them
+//! there are.
 
 use super::table::{Namespace, Tables};
 use super::{Capacity, CapacityId, ResourceRow};
@@ -23,7 +24,7 @@ impl Tables {
         self.resources.push(row)
     }
 
-    /// False when that is its end already.
+    /// False when the lease ends at that time already.
     pub(super) fn renew(&mut self, resource: ResourceId, lease_until: Time) -> bool {
         let known = self.resources.get(resource).map(|row| row.lease_until);
         if known.is_none() || known == Some(lease_until) {
@@ -37,8 +38,8 @@ impl Tables {
         true
     }
 
-    /// Name, namespace, number and lease of a resource; where it is, is counted by
-    /// [`Tables::account_capacity`].
+    /// Adds a resource to the indexes of names, namespaces, counts and leases, or removes it; its
+    /// machines are indexed by [`Tables::account_capacity`].
     pub(super) fn account_resource(&mut self, row: &ResourceRow, add: bool) {
         let owned = self.resource_counts.get(&row.owner).copied().unwrap_or(0);
         let owned = if add { owned + 1 } else { owned.saturating_sub(1) };
@@ -46,13 +47,15 @@ impl Tables {
             0 => self.resource_counts.remove(&row.owner),
             _ => self.resource_counts.insert(row.owner, owned),
         };
-        match add {
-            true => self.names.insert(row.name.clone(), row.id),
-            false => self.names.remove(&row.name),
+        if add {
+            self.names.insert(row.name.clone(), row.id)
+        } else {
+            self.names.remove(&row.name)
         };
-        match add {
-            true => self.leases.insert((row.lease_until, row.id), ()),
-            false => self.leases.remove(&(row.lease_until, row.id)),
+        if add {
+            self.leases.insert((row.lease_until, row.id), ())
+        } else {
+            self.leases.remove(&(row.lease_until, row.id))
         };
         let Some(namespace) = &row.name.namespace else { return };
         let inside = self.namespaces.get(namespace).map_or(0, |known| known.resources);
@@ -70,7 +73,7 @@ impl Tables {
         index_capacity(&mut self.resources_on, row.machine, row.resource, id);
     }
 
-    /// Sets the capacity of a resource on one machine, or takes it away.
+    /// Sets the capacity of a resource on one machine, or removes it.
     pub(super) fn set_capacity(
         &mut self,
         resource: ResourceId,
@@ -108,26 +111,26 @@ impl Tables {
         }
     }
 
-    /// Forgets what a machine has.
+    /// Removes all capacities on a machine.
     pub(super) fn clear_machine(&mut self, machine: MachineId) {
         let Some(resources) = self.resources_on.get(&machine).cloned() else { return };
         resources.iter().for_each(|(_, id)| self.remove_capacity(*id));
     }
 
-    /// Forgets a resource no machine has any more.
+    /// Removes a resource that no machine has any more.
     pub(super) fn remove_resource(&mut self, id: ResourceId) {
         if let Some(row) = self.resources.remove(id) {
             self.account_resource(&row, false);
         }
     }
 
-    /// Whether so many more capacities have ids to go by.
+    /// Whether this many more capacities can get ids.
     pub(super) fn has_room_for(&self, capacities: usize) -> bool {
         self.capacities.has_room_for(capacities.saturating_sub(self.vacant.len()))
     }
 }
 
-/// Notes, or forgets, one capacity under a key and the other end of it.
+/// Adds a capacity to the index of one end under the other, or removes it.
 fn index_capacity<A: Key + Ord, B: Key + Ord>(
     map: &mut SortedMap<A, SortedMap<B, CapacityId>>,
     key: A,

@@ -1,17 +1,17 @@
-//! What happens to ephemeral resources, and how it is said.
+//! Events of ephemeral resources, and their text.
 
 use crate::components::ComponentEvent;
 use crate::id::{MachineId, ResourceId};
-use crate::render;
 use crate::state::State;
 use crate::tables::RowRef;
+use crate::words;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub resource: ResourceId,
-    /// Of a change of capacity: where.
+    /// The machine of a change of capacity.
     pub machine: Option<MachineId>,
     pub change: ResourceChange,
 }
@@ -60,7 +60,7 @@ impl ComponentEvent for Event {
         let row = state.resources().get(self.resource);
         let name =
             row.map_or_else(|| format!("resource#{}", self.resource.0), |row| row.name.to_string());
-        let place = self.machine.map(|m| format!(" on {}", render::machine_name(state, m)));
+        let location = self.machine.map(|m| format!(" on {}", words::machine_name(state, m)));
         let change = match self.change {
             ResourceChange::Created => "created".into(),
             ResourceChange::CapacityChanged { capacity: u64::MAX } => "is now unbounded".into(),
@@ -69,10 +69,10 @@ impl ComponentEvent for Event {
             ResourceChange::RemovedFromMachine => "gone".into(),
             ResourceChange::Deleted => "deleted".to_owned(),
         };
-        format!("{name}{} {change}", place.unwrap_or_default())
+        format!("{name}{} {change}", location.unwrap_or_default())
     }
 
-    /// With a machine, of the capacity there.
+    /// An event with a machine is about the capacity there.
     fn changed_rows(&self, before: &State, after: &State) -> Vec<RowRef> {
         let Some(machine) = self.machine else { return vec![self.row()] };
         let found = [before, after].into_iter().filter_map(|state| {

@@ -1,4 +1,4 @@
-//! What must be true of the tables of ephemeral resources.
+//! Invariants of the tables of ephemeral resources.
 
 use super::CapacityId;
 use crate::id::{MachineId, ResourceId, UserId};
@@ -12,7 +12,8 @@ use crate::table::Key;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names are unique, owners, resources and machines exist, and a pair of these has one row.
+/// Names are unique, owners, resources and machines exist, and each pair of resource and machine
+/// has one row.
 pub(super) fn references(state: &State) -> Check {
     unique("resource", state.resources().iter().map(|(_, row)| &row.name))?;
     for (id, row) in state.resources().iter() {
@@ -40,7 +41,7 @@ pub(super) fn references(state: &State) -> Check {
 
 type Pairs<A, B> = BTreeMap<A, BTreeMap<B, CapacityId>>;
 
-/// Owners and sizes of namespaces, resources of each owner, leases, and where resources are.
+/// Owners and sizes of namespaces, counts for each owner, leases, and the indexes of capacities.
 pub(super) fn sums(state: &State) -> Check {
     let tables = &state.components.ephemeral;
     let mut namespaces: BTreeMap<Token, u64> = BTreeMap::new();

@@ -1,5 +1,5 @@
 //! Ephemeral resources in the tests of the kernel (`tests/kernel`, of which this is a module):
-//! samples for the pinned bytes, random commands, and the words transcripts have for them.
+//! samples for the pinned bytes, random commands, and their words in transcripts.
 
 use crate::build::{self, name, token};
 use crate::draw::Draw;
@@ -28,7 +28,7 @@ pub fn commands() -> Vec<Command> {
     ]
 }
 
-/// One of every change.
+/// One event of each change.
 pub fn events() -> Vec<Event> {
     let changes = [
         ResourceChange::Created,
@@ -52,7 +52,7 @@ pub fn pin(pins: &mut Pins) {
     );
 }
 
-/// Whoever has the namespace, which is anybody.
+/// The owner of the namespace, which may be any user.
 pub fn owner(_: &Command) -> Option<Name> {
     None
 }
@@ -95,7 +95,7 @@ fn change(state: &State, draw: &mut Draw) -> (NodeChoice, CapacityChange) {
     (nodes, change)
 }
 
-/// Commands of transcripts.
+/// Parses commands of transcripts.
 pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
     let command = match (verb, rest) {
         ("resource", [name, lease, changes @ ..]) => parse_set(name, lease, changes)?,
@@ -108,7 +108,7 @@ pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Comman
     Ok(Some(command.into()))
 }
 
-/// `m1:+2`, `m1:-1`, `m1:unbounded`, `m1:gone`.
+/// Parses `m1:+2`, `m1:-1`, `m1:unbounded`, `m1:gone`.
 fn parse_set(name: &str, lease: &str, changes: &[&str]) -> Result<Command, String> {
     let (namespace, name) = name.split_once('/').ok_or("NAMESPACE/NAME")?;
     let span = lease.strip_prefix("for=").ok_or("for=SECONDSs")?;

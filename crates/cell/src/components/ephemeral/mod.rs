@@ -1,7 +1,7 @@
-//! Ephemeral resources (E1): named resources an application makes up to steer its own tasks.
+//! Ephemeral resources (E1): named resources that an application creates to steer its own tasks.
 //! They are matched and accounted like any named resource, belong to an owner, and end with a
 //! lease. Capacity is changed by deltas only, so concurrent writers never lose each other's work;
-//! it may fall below what is held: holders stay, nobody new matches.
+//! it may fall below what is held: holders stay, and no new task fits.
 
 mod apply;
 mod command;
@@ -37,17 +37,17 @@ pub struct ResourceRow {
     pub name: ResourceName,
     /// `None` for operator-given resources, which applications cannot write.
     pub owner: Option<UserId>,
-    /// When the resource disappears unless renewed.
+    /// When the resource is deleted unless renewed.
     pub lease_until: Time,
 }
 
 cellwright_rows::id!(
-    /// What one resource has on one machine. Rows are used again; a pair of resource and machine
-    /// names what is there.
+    /// The capacity of one resource on one machine. Rows are reused; a pair of resource and machine
+    /// identifies a capacity.
     CapacityId
 );
 
-/// What a resource has on a machine.
+/// Capacity of a resource on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capacity {
@@ -96,8 +96,8 @@ impl TableRow for Capacity {
     }
 }
 
-/// Which nodes a change is for. In the client's words, so that a request that is sent again is the
-/// same one, whoever leads: the nodes are looked for when it is applied.
+/// The nodes that a change is for. In the client's words, so that a repeated request is the same
+/// one, whichever master leads: the nodes are resolved when it is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -130,8 +130,8 @@ pub struct AvailableNodes {
 pub enum CapacityChange {
     /// Relative, so that two writers add up.
     Add(i64),
-    /// As much as anybody asks for.
+    /// As much as any task asks for.
     Unbounded,
-    /// Gone from this machine.
+    /// Removed from this machine.
     Remove,
 }

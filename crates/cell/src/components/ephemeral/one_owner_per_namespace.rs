@@ -1,5 +1,5 @@
 //! All ephemeral resources of a namespace have one owner, and the system's own namespace has none:
-//! whoever may write one of them may write all, whichever was there first.
+//! a user that may write one of them may write all, whoever created the first.
 
 use super::SYSTEM_NAMESPACE;
 use crate::id::UserId;

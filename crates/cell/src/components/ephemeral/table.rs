@@ -1,9 +1,10 @@
-//! The tables of ephemeral resources and their readers. What a resource has on a machine is a row
-//! of its own, found from either side: changing one touches neither the machine's row nor other
-//! capacities of the resource.
+//! The tables of ephemeral resources and their readers. A capacity of a resource on a machine is a
+//! row of its own, indexed from both sides: changing one touches neither the machine's row nor
+//! other capacities of the resource.
 
 use super::{Capacity, CapacityId, Command, ResourceRow, invariant, one_owner_per_namespace};
 use crate::apply::Context;
+use crate::bounds::BoundKind;
 use crate::command::Verdict;
 use crate::components::Component;
 use crate::id::{MachineId, ResourceId, UserId};
@@ -16,7 +17,6 @@ use crate::state::State;
 use crate::table::{Key, Table};
 use crate::tables::{RowRef, TableName};
 use crate::time::Time;
-use crate::units::pluralize;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
@@ -24,23 +24,24 @@ pub(crate) struct Tables {
     pub capacities: Table<CapacityId, Capacity>,
     // Derived.
     pub names: Index<ResourceName, ResourceId>,
-    /// Whose a namespace is, and how many resources it has.
+    /// Owner of each namespace, and its number of resources.
     pub namespaces: Index<Token, Namespace>,
     /// Resources by owner.
     pub resource_counts: Index<Option<UserId>, u64>,
-    /// Where a resource is, and what it has there. Who has nothing is not here, as below.
+    /// Machines of each resource, and its capacity there. Resources without machines are not here,
+    /// and vice versa below.
     pub machines_of: SortedMap<ResourceId, SortedMap<MachineId, CapacityId>>,
     pub resources_on: SortedMap<MachineId, SortedMap<ResourceId, CapacityId>>,
-    /// By when they end.
+    /// By their end.
     pub leases: SortedMap<(Time, ResourceId), ()>,
     /// Vacant rows of capacities; the smallest is used next, so that replicas agree after a reload.
     pub vacant: SortedMap<CapacityId, ()>,
 }
 
-/// What the resources of one namespace have in common.
+/// Data common to the resources of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
-    /// `None` for the system's own.
+    /// `None` for the system's own namespace.
     pub owner: Option<UserId>,
     /// Never 0: a namespace is free again when its last resource is gone.
     pub resources: u64,
@@ -85,9 +86,9 @@ impl Component for Tables {
         context.expire_leases();
     }
 
-    fn blocks_user_removal(&self, user: UserId) -> Option<String> {
+    fn blocks_user_removal(&self, user: UserId) -> Option<(BoundKind, u64)> {
         let owned = self.resource_counts.get(&Some(user)).copied().unwrap_or(0);
-        (owned > 0).then(|| format!("owns {}", pluralize(owned, "ephemeral resource")))
+        (owned > 0).then_some((BoundKind::Resources, owned))
     }
 
     fn forget_machine(&mut self, machine: MachineId) {
@@ -131,14 +132,14 @@ impl State {
         machines.filter_map(|(machine, id)| Some((*machine, tables.capacities.get(*id)?.amount)))
     }
 
-    /// What a resource has on a machine; `None` where it is not.
+    /// Capacity of a resource on a machine; `None` if it is not there.
     pub fn capacity_of(&self, resource: ResourceId, machine: MachineId) -> Option<u64> {
         let tables = &self.components.ephemeral;
         let id = tables.capacity_id(resource, machine)?;
         tables.capacities.get(id).map(|row| row.amount)
     }
 
-    /// The ephemeral resources of a machine, by name.
+    /// The ephemeral resources of a machine, sorted by name.
     pub fn ephemeral_on(&self, machine: MachineId) -> Vec<NamedAmount> {
         let tables = &self.components.ephemeral;
         let resources = tables.resources_on.get(&machine).into_iter().flat_map(SortedMap::iter);

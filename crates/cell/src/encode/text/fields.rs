@@ -1,15 +1,15 @@
-//! One line of JSON against a type, with the field named that is wrong.
+//! Strict parsing of one JSON line into a type; an error names the wrong field.
 //!
-//! Types of rows let things be left out, for people who write job files. Whoever mends a row means
-//! what stands there: a field with a slip in its name must not be taken for one that was left out.
-//! So what was read is written again, and every field of one must be in the other.
+//! Row types have optional fields, for people who write job files. In a repaired row every field
+//! that is there counts: one with a misspelt name must not be taken for one that was left out. So
+//! the parsed value is written again, and both must have the same fields.
 
 use super::read::TextError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The value of this line, as far as its type can tell.
+/// Parses the value of this line, as far as its type can check it.
 pub(super) fn parse<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, TextError> {
     serde_json::from_str(text).map_err(|error| {
         let message = error.to_string();
@@ -18,7 +18,7 @@ pub(super) fn parse<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, T
     })
 }
 
-/// Whether all that stands in this line, or in one field of it, is what was read.
+/// Checks that everything in this line, or in one field of it, was parsed.
 pub(super) fn check_round_trip<T: Serialize>(
     line: usize,
     text: &str,
@@ -36,7 +36,7 @@ pub(super) fn check_round_trip<T: Serialize>(
     }
 }
 
-/// The first field that is in one and not in the other.
+/// The first field that is in one value and not in the other.
 fn first_difference(given: &Value, read: &Value, path: String) -> Option<(String, String)> {
     match (given, read) {
         (Value::Object(given), Value::Object(read)) => {
@@ -67,18 +67,18 @@ fn child_path(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// What a value is in, on the way to a place in the text.
+/// An enclosing value on the way to a position in the text.
 enum Nesting {
     Object { key: Option<String>, is_key: bool },
     Array(usize),
 }
 
-/// The field that stands at this column, counted from 1.
+/// The path of the field at this column, counted from 1.
 fn path_at(text: &str, column: usize, why: &str) -> String {
     let bytes = text.as_bytes();
     let mut nesting: Vec<Nesting> = Vec::new();
     let mut at = 0;
-    // The last byte that was read may be the end of what the value is in.
+    // The last byte that was read may be the end of the enclosing value.
     while at + 1 < column.min(bytes.len()) {
         match bytes[at] {
             b'{' => nesting.push(Nesting::Object { key: None, is_key: true }),
@@ -109,7 +109,7 @@ fn path_at(text: &str, column: usize, why: &str) -> String {
     if why.starts_with("invalid length") {
         nesting.pop();
     }
-    // What is missing is missing from the object, not from the last of its fields.
+    // A missing field is missing from the object, not from the last of its fields.
     if why.starts_with("missing field")
         && let Some(Nesting::Object { key, .. }) = nesting.last_mut()
     {
@@ -118,7 +118,7 @@ fn path_at(text: &str, column: usize, why: &str) -> String {
     path_text(&nesting)
 }
 
-/// Where the text in quotes ends whose first byte is at `from`.
+/// Position of the closing quote of the string whose first byte is at `from`.
 fn closing_quote(bytes: &[u8], from: usize) -> usize {
     let mut is_escaped = false;
     let rest = bytes.iter().enumerate().skip(from);

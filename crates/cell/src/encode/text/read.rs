@@ -1,5 +1,5 @@
-//! Text that was mended, back into a state: each line by itself, then the tables with their ids,
-//! then everything that the loader asks of a checkpoint.
+//! Reads repaired text back into a state: each line by itself, then the tables with their ids, then
+//! all checks of the checkpoint loader.
 
 use super::fields::{check_round_trip, parse};
 use super::{End, Head, Line, LogPosition, Slots, TableName, VERSION, WindowRow};
@@ -26,7 +26,7 @@ pub enum TextError {
     Line { line: usize, field: String, why: String },
     #[error("{}{why}", line_prefix(.line))]
     State {
-        /// Of the row that it names.
+        /// The line of the row that the error names.
         line: Option<usize>,
         why: LoadError,
     },
@@ -36,21 +36,21 @@ fn line_prefix(line: &Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!("line {line}: "))
 }
 
-/// Ids that may be without a line, since rows are taken out by hand. Each takes memory, and a slip
-/// in the number of slots must not take all there is.
+/// Most ids that may be without a line, since rows are removed by hand. Each takes memory, and a
+/// typo in the number of slots must not exhaust it.
 const MAX_DROPPED: u64 = 1_000_000;
 
-/// A state from text, and what is known of the mending.
+/// A state read from text, and what is known of the repair.
 pub struct RepairedState {
     pub position: LogPosition,
     pub state: State,
-    /// Rows whose lines were taken out. Windows have no ids: which of them it was is not known.
+    /// Rows whose lines were removed. Windows have no ids: which of them were removed is not known.
     pub dropped: Vec<(TableName, u32)>,
-    /// New tasks begin above the attempts of those that were taken out.
+    /// New tasks begin above the attempts of removed tasks.
     pub attempt_floor_raised_to: Option<u32>,
 }
 
-/// The state that this text describes.
+/// Reads the state that this text describes.
 ///
 /// # Errors
 /// The first line that is wrong, or the first invariant that the rows break.
@@ -67,9 +67,10 @@ pub fn read(text: &str) -> Result<RepairedState, TextError> {
             let why = format!("is after the end mark in line {end}; allowed: nothing");
             return Err(TextError::Line { line: number, field: "the line".into(), why });
         }
-        match is_end_line(line) {
-            true => end = Some(number),
-            false => found.take(number, line, &head.slots)?,
+        if is_end_line(line) {
+            end = Some(number)
+        } else {
+            found.take(number, line, &head.slots)?
         }
     }
     end.ok_or(TextError::Cut)?;
@@ -82,7 +83,7 @@ pub fn read(text: &str) -> Result<RepairedState, TextError> {
         let line = line_of(&why, &numbers);
         TextError::State { line, why }
     })?;
-    // Only now: of rows that contradict each other, that says more than what they are called.
+    // Only now: if rows contradict each other, that error is more useful than a wrong name.
     wrong_name_error.map_or(Ok(()), Err)?;
     Ok(RepairedState { position, state, dropped, attempt_floor_raised_to: raised })
 }
@@ -104,16 +105,16 @@ fn check_head(line: usize, head: &Head) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Lines by table and id, to say where a row is.
+/// Lines by table and id, to name the line of a row.
 type LineNumbers = BTreeMap<(TableName, u32), LineInfo>;
 
-/// What a line says beside its row.
+/// The part of a line beside its row.
 struct LineInfo {
     line: usize,
     name: Option<String>,
 }
 
-/// The first line that calls its row something else than the row itself does.
+/// The first line whose name differs from the name in its row.
 fn wrong_name(rows: &Rows, numbers: &LineNumbers) -> Option<TextError> {
     numbers.iter().find_map(|((table, id), given)| {
         let (name, found) = (given.name.as_ref()?, rows.name_of(*table, *id)?);
@@ -126,8 +127,8 @@ fn wrong_name(rows: &Rows, numbers: &LineNumbers) -> Option<TextError> {
     })
 }
 
-/// What of a row's name stands in the row. Who owns it, and what job a task is of, stands in other
-/// rows: one that is renamed must not make all lines wrong that depend on it.
+/// The part of a row's name that is in the row itself. The owner, and the job of a task, are in
+/// other rows: renaming one must not make all lines wrong that depend on it.
 fn own_part(table: TableName, name: &str) -> &str {
     if table.is_labelled_by_others() {
         return "";
@@ -155,7 +156,7 @@ macro_rules! found {
                 }
             }
 
-            /// Ids that each table has, by the head and by its lines.
+            /// Number of ids of each table, by the head and by its lines.
             fn ids(&self, slots: &Slots) -> Vec<(TableName, u32, u64)> {
                 vec![
                     $((TableName::$variant, slots.$field, self.$field.ids()),)*
@@ -175,7 +176,7 @@ macro_rules! found {
 }
 each_table!(found);
 
-/// Which table a line is of, before its row is looked at.
+/// The table of a line, parsed before its row.
 #[derive(Deserialize)]
 struct TableTag {
     table: TableName,
@@ -233,7 +234,7 @@ fn table_of(line: usize, text: &str) -> Result<TableName, TextError> {
     parse(line, text).map(|TableTag { table }| table)
 }
 
-/// A line of a table, for what is said of it.
+/// Position of a line of a table, for errors.
 #[derive(Clone, Copy)]
 struct TableLine {
     table: TableName,
@@ -259,7 +260,7 @@ impl TableLine {
     }
 }
 
-/// A line of which everything is understood.
+/// Parses a line strictly.
 fn line<T: DeserializeOwned + Serialize>(at: TableLine, text: &str) -> Result<Line<T>, TextError> {
     let line: Line<T> = parse(at.number, text)?;
     if let Some(row) = &line.row {
@@ -271,7 +272,7 @@ fn line<T: DeserializeOwned + Serialize>(at: TableLine, text: &str) -> Result<Li
 /// One table: rows by id with the line of each, and ids without a row.
 struct ParsedTable<T> {
     rows: BTreeMap<u32, (LineInfo, T)>,
-    /// By the first id: the last one, and the line.
+    /// By the first id of a range: its last id, and the line.
     vacant: BTreeMap<u32, (u32, usize)>,
 }
 
@@ -311,13 +312,13 @@ impl<T: DeserializeOwned + Serialize> ParsedTable<T> {
         }
     }
 
-    /// The line that says that some of these ids have no row.
+    /// The line that declares some of these ids vacant.
     fn vacant_in(&self, from: u32, to: u32) -> Option<usize> {
         let (_, (last, line)) = self.vacant.range(..=to).next_back()?;
         (*last >= from).then_some(*line)
     }
 
-    /// How many ids have a line.
+    /// Number of ids that have a line.
     fn ids(&self) -> u64 {
         let vacant = self.vacant.iter().map(|(from, (to, _))| u64::from(to - from) + 1);
         vacant.fold(self.rows.len() as u64, u64::saturating_add)
@@ -352,7 +353,7 @@ impl RowCollector<'_> {
     }
 }
 
-/// The line of the row that is complained about.
+/// The line of the row that an error is about.
 fn line_of(why: &LoadError, numbers: &LineNumbers) -> Option<usize> {
     let row = match why {
         LoadError::BadRow { row, .. } => row,

@@ -1,4 +1,4 @@
-//! What a person may do to the text of a state, and what is said of the rest.
+//! Which edits of a state's text are accepted, and the errors for the others.
 
 use super::{LogPosition, RepairedState, RowFilter, TableName, read, write};
 use crate::apply::fixture::{Cell, job, key, name};
@@ -8,7 +8,7 @@ use crate::id::JobId;
 
 const PLACE: LogPosition = LogPosition { index: 42, term: 2 };
 
-/// Machines `m1` and `m2`, and two jobs of two tasks each on `m1`; a third was there before.
+/// Machines `m1` and `m2`, and two jobs of two tasks each on `m1`; a third was purged.
 fn cell() -> Cell {
     let mut cell = Cell::with_machines(2);
     cell.submit(&job("old", 1, 100));
@@ -26,7 +26,7 @@ fn text() -> String {
     write(PLACE, &Rows::of(&cell().state), &RowFilter::default())
 }
 
-/// The text without the lines that hold this.
+/// The text without the lines that contain `part`.
 fn without(part: &str) -> String {
     let text = text();
     assert!(text.contains(part), "{part}: {text}");
@@ -53,7 +53,7 @@ fn assert_rejected(text: &str, want: &str) {
 
 #[test]
 fn a_job_is_taken_out_with_its_lines() {
-    // The job's line ends its name there, those of its tasks go on with a slash.
+    // The job's line ends its name there; the names of its tasks continue with a slash.
     let text = without(r#""name":"ubar/bad"#);
     let RepairedState { position: place, mut state, dropped, attempt_floor_raised_to } =
         repaired(&text);
@@ -62,7 +62,7 @@ fn a_job_is_taken_out_with_its_lines() {
     assert_eq!(dropped.iter().map(|(table, _)| *table).collect::<Vec<_>>(), jobs);
     assert_eq!((state.jobs().len(), state.tasks().len()), (1, 2));
     assert!(state.job_named(&key("ubar/bad")).is_none());
-    // No report about what ran there can be taken for one about whoever gets the row next.
+    // No report about what ran there can be taken for one about the next task that gets the row.
     let floor = cell().state.attempt_floor;
     assert!(attempt_floor_raised_to > Some(floor), "{attempt_floor_raised_to:?}");
     assert_eq!(Some(state.attempt_floor), attempt_floor_raised_to);
@@ -156,22 +156,25 @@ fn a_row_is_called_what_it_says_itself() {
     assert_rejected(&with(r#""vacant":[0,0]"#, r#""name":"x","vacant":[0,0]"#), "or vacant alone");
     let unnamed = repaired(&with(r#""name":"ubar/web","row""#, r#""row""#));
     assert!(unnamed.state.job_named(&key("ubar/web")).is_some());
-    // A row that says another name is what renaming is, and its line follows.
+    // Renaming a row means changing the name in the row; its line's name has to follow.
     let renamed = with(r#""name":"m2","row":{"#, r#""name":"m3","row":{"#);
     let renamed =
         repaired(&renamed.replacen(r#""name":"m2","capacity""#, r#""name":"m3","capacity""#, 1));
     assert!(renamed.state.machine_named(&name("m3")).is_some());
 }
 
-/// Who owns a job, and what job a task is of, stands in other rows.
+/// The owner of a job, and the job of a task, are in other rows.
 #[test]
 fn what_belongs_to_a_row_that_is_renamed_keeps_its_lines() {
     let rename = |table: &str, names: &[(&str, &str)]| {
         let of = format!(r#"{{"table":"{table}""#);
         let text = text();
-        let lines = text.lines().map(|line| match line.starts_with(&of) {
-            true => names.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to)),
-            false => line.to_owned(),
+        let lines = text.lines().map(|line| {
+            if line.starts_with(&of) {
+                names.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to))
+            } else {
+                line.to_owned()
+            }
         });
         lines.flat_map(|line| [line, "\n".into()]).collect::<String>()
     };
@@ -204,8 +207,7 @@ fn text_that_was_cut_is_refused_wherever_it_was() {
         assert_rejected(&cut, "the text ends before its end mark: it was cut; allowed: all that");
     }
     assert_rejected(text.trim_end().strip_suffix('}').unwrap(), &format!("line {}: ", lines.len()));
-    // What a formatter makes of the mark is the mark; what was put behind it was put there by
-    // mistake.
+    // The end mark may be formatted differently; text after it is a mistake.
     repaired(&with(r#"{"end":true}"#, "{ \"end\": true }\n\n"));
     assert_rejected(
         &format!("{text}{}\n", lines[1]),
@@ -215,7 +217,7 @@ fn text_that_was_cut_is_refused_wherever_it_was() {
 
 #[test]
 fn windows_that_were_taken_out_are_counted() {
-    // Nobody asked this cell over the network; so it looks as if one window had been there.
+    // This cell had no requests over the network; the text now says that one window was there.
     let dropped = repaired(&with(r#""windows":0}"#, r#""windows":1}"#)).dropped;
     assert_eq!(dropped, [(TableName::Windows, 0)]);
     assert_rejected(
@@ -249,7 +251,7 @@ fn rows_are_picked_by_job_and_by_machine() {
     assert!(rows.jobs[0].is_none() && rows.jobs[JobId(1).slot()].is_some());
 }
 
-/// A capacity is called by what it is of and where, which other rows say.
+/// A capacity is named by its resource and machine, which are in other rows.
 #[test]
 fn capacities_are_picked_by_machine_and_outlive_a_renaming() {
     use crate::ephemeral::{CapacityChange, Command, NodeChoice};

@@ -1,5 +1,5 @@
-//! `cell checkpoint export`: the rows of a checkpoint as text, also of one that no master takes,
-//! for that is the one somebody wants to mend.
+//! `cell checkpoint export`: writes the rows of a checkpoint as text, including a checkpoint that
+//! no master accepts, because that is the one to be repaired.
 
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
@@ -61,17 +61,18 @@ impl ExportArgs {
         let path_text = out.display().to_string();
         write_new_file(&out, &rows_text)?;
         let lines = format::pluralize(rows_text.lines().count() as u64, "line");
-        let next = match pick == RowFilter::default() {
-            true => format!("mend it, then: cell checkpoint import {path_text} --out FILE"),
-            false => "this is a part, to be read; the whole can be mended".to_owned(),
+        let next = if pick == RowFilter::default() {
+            format!("mend it, then: cell checkpoint import {path_text} --out FILE")
+        } else {
+            "this is a part, to be read; the whole can be mended".to_owned()
         };
         print_prose(&format!("{lines} in {path_text}\nnext: {next}\n"))?;
         Ok(Success::Done)
     }
 }
 
-/// Whoever types a name wrong must not take the head alone for all there is of it. A table without
-/// rows, or a job without tasks on a machine, is an answer.
+/// A mistyped name must not produce an export with nothing but the header. A table without rows, or
+/// a job without tasks on a machine, is a valid result.
 fn check_rows_exist(
     file: &Path,
     position: LogPosition,
@@ -99,8 +100,8 @@ fn check_rows_exist(
     Ok(())
 }
 
-/// Specs of jobs have their secrets in them, so nobody else may read it; and what is there may be
-/// an export that somebody has half mended.
+/// Job specs contain their secrets, so only the owner may read the file. An existing file is not
+/// overwritten, since it may be a half-repaired export.
 fn write_new_file(out: &Path, text: &str) -> Result<(), Failure> {
     let path_text = out.display().to_string();
     write_private(out, text.as_bytes()).map_err(|source| match source.kind() {

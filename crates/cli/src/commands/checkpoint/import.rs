@@ -1,5 +1,5 @@
-//! `cell checkpoint import`: text that was mended, as a checkpoint. It passes every check that a
-//! checkpoint passes when it is read, so what is written here is what `restore` takes.
+//! `cell checkpoint import`: makes a checkpoint from a repaired text export. It passes every check
+//! that a checkpoint passes when it is read, so `restore` accepts what is written here.
 
 use super::show;
 use crate::commands::Success;

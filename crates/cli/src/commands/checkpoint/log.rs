@@ -1,7 +1,7 @@
-//! `cell checkpoint log`: what stands in a master's log, entry by entry, with what became of it.
+//! `cell checkpoint log`: prints a master's log, entry by entry, with the verdicts.
 //!
-//! The log has requests and no verdicts: those follow from the state, so they are worked out again
-//! by replaying, which is also what shows that they can be.
+//! The log contains requests and no verdicts: those follow from the state, so they are computed
+//! again by replaying the log, which also proves that it can be replayed.
 
 use super::log_source::{LogSourceArgs, note_uncommitted};
 use crate::commands::{Success, parse};
@@ -80,7 +80,7 @@ impl LogArgs {
         Ok(Success::Done)
     }
 
-    /// A time to begin with is found by its entries, which are in order of time.
+    /// The index of the first entry at or after a start time; entries are ordered by time.
     fn first_index(&self, past: &LogReplayer) -> Result<u64, Failure> {
         match self.from {
             None => Ok(past.first()),
@@ -138,7 +138,7 @@ impl LogArgs {
         items.finish()
     }
 
-    /// Places without a time of their own go with an open end only.
+    /// Entries without a time match only if no end is given.
     fn wants(&self, log_entry: &ReplayedEntry) -> bool {
         let at = match &log_entry.content {
             ReplayedContent::Requests { entry, .. } => Some(entry.now),
@@ -185,7 +185,7 @@ impl LogArgs {
     }
 }
 
-/// How many of each command.
+/// The number of commands of each kind.
 fn count_commands(entry: &Entry) -> BTreeMap<&'static str, u64> {
     let mut names = BTreeMap::new();
     for request in &entry.requests {
@@ -228,9 +228,8 @@ fn entry_line(log_entry: &ReplayedEntry) -> String {
     match &log_entry.content {
         ReplayedContent::Blank => plain("a new leader"),
         ReplayedContent::Members(members) => {
-            let member = |(_, peer, votes): &(u64, Peer, bool)| match votes {
-                true => peer.name.clone(),
-                false => format!("{} (follows)", peer.name),
+            let member = |(_, peer, votes): &(u64, Peer, bool)| {
+                if *votes { peer.name.clone() } else { format!("{} (follows)", peer.name) }
             };
             let names: Vec<String> = members.iter().map(member).collect();
             plain(&format!("members {}", names.join(", ")))
@@ -248,7 +247,7 @@ fn entry_line(log_entry: &ReplayedEntry) -> String {
     }
 }
 
-/// One request is named with its object, many are counted.
+/// A single request is printed with its object, several are counted.
 fn requests_text(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
     match entry.requests.as_slice() {
         [] => "nothing".into(),

@@ -1,4 +1,5 @@
-//! What `replay` and `log` share: whose files to look at, and errors that say how far back they go.
+//! Shared by `replay` and `log`: which data directory to read, and errors that say how far back it
+//! reaches.
 
 use crate::commands::DEFAULT_CONFIG;
 use crate::failure::Failure;
@@ -43,7 +44,8 @@ impl LogSourceArgs {
     }
 }
 
-/// Entries at the end of a log of several replicas may yet be replaced; the mark lags by a write.
+/// Notes that entries at the end of a log of several replicas may still be replaced; the commit
+/// mark lags by one write.
 pub fn note_uncommitted(past: &LogReplayer, last: u64) {
     if last >= past.committed_end() {
         print_notice(&format!(
@@ -54,7 +56,7 @@ pub fn note_uncommitted(past: &LogReplayer, last: u64) {
     }
 }
 
-/// A failure of its own type, so that the library can hand it through.
+/// Converts a replay error to a failure.
 pub fn to_failure(error: LogReplayError) -> Failure {
     let next = match &error {
         LogReplayError::Store(_) => {

@@ -1,4 +1,4 @@
-//! `cell checkpoint`: the whole state of a cell in a file.
+//! `cell checkpoint`: saves and restores the whole state of a cell as a file.
 
 mod export;
 mod import;
@@ -124,7 +124,7 @@ impl SaveArgs {
                     .collect();
                 print(&table::render(&["checkpoint", "index", "size", "time"], &rows))?;
                 if let Some(CheckpointView { replica, path, .. }) = checkpoints.last() {
-                    // The place is told to those who may manage machines.
+                    // The path is reported to users who may manage machines.
                     let folder = Path::new(path).parent();
                     let location = folder.map(|folder| format!(", in {}", folder.display()));
                     print_prose(&format!(

@@ -1,4 +1,5 @@
-//! `cell checkpoint replay`: the cell as it was after an entry or at a time, from a master's files.
+//! `cell checkpoint replay`: reconstructs the state after an entry or at a time, from a master's
+//! files.
 
 use super::log_source::{LogSourceArgs, note_uncommitted};
 use super::show;

@@ -1,4 +1,4 @@
-//! `cell checkpoint restore`: a new cell of one replica with the state of a checkpoint.
+//! `cell checkpoint restore`: makes a new cell of one replica with the state of a checkpoint.
 
 use crate::commands::Success;
 use crate::failure::Failure;
@@ -29,15 +29,16 @@ impl RestoreArgs {
         let failed = |error: &dyn std::error::Error| {
             Failure::from_error(error, "correct what is named, then run it again")
         };
-        // First of all: without it, nothing else that is wrong is worth putting right.
+        // Checked first: with an unreadable checkpoint, no other error is worth fixing.
         let (_, view) = checkpoint::read(&self.file)
             .map_err(|error| Failure::from_error(&error, "take another one: cell checkpoint ls"))?;
         let config = Config::load(&self.config).map_err(|error| failed(&error))?;
         check_no_leftovers(&config.data_dir)?;
         let files = IdentityFiles::in_data_dir(&config.data_dir);
-        let authority = match files.has_authority() {
-            true => Some(files.load_authority().map_err(|error| failed(&error))?.fingerprint()),
-            false => None,
+        let authority = if files.has_authority() {
+            Some(files.load_authority().map_err(|error| failed(&error))?.fingerprint())
+        } else {
+            None
         };
         ensure_private_dir(&config.data_dir, 0o700).map_err(|error| failed(&error))?;
         let disk = RealDisk::open(&config.data_dir).map_err(|error| failed(&error))?;
@@ -58,7 +59,7 @@ impl RestoreArgs {
     }
 }
 
-/// A restored log begins anew, so the files of the old one must not be taken for its own.
+/// A restored log starts anew, so files of an old log must not be mistaken for its own.
 fn check_no_leftovers(data_dir: &Path) -> Result<(), Failure> {
     let exists = |name: &&&str| data_dir.join(name).exists();
     match ["log", "snap", "events", "audit"].iter().find(exists) {

@@ -1,4 +1,4 @@
-//! `cell checkpoint show`: reads a file whole, so that a backup is known to be one.
+//! `cell checkpoint show`: reads and verifies a complete checkpoint file, and summarizes it.
 
 use crate::args::OutputArgs;
 use crate::commands::Success;
@@ -35,7 +35,7 @@ impl ShowArgs {
     }
 }
 
-/// Where a state stands and how much is in it, for programs.
+/// The position of a state and the size of its tables, for programs.
 pub fn as_json(header: &Header, state: &State) -> Value {
     let counts = StateCounts::of(state);
     json!({
@@ -68,7 +68,7 @@ pub fn as_text(header: &Header, state: &State) -> String {
         (counts.tokens, "token"),
         (counts.blobs, "package"),
     ];
-    // What there is none of, everybody knows without being told.
+    // Empty tables are left out.
     let some = list.iter().filter(|(count, _)| *count > 0);
     let some: Vec<String> =
         some.map(|(count, noun)| format::pluralize(*count as u64, noun)).collect();
@@ -77,9 +77,10 @@ pub fn as_text(header: &Header, state: &State) -> String {
         format::utc_millis(header.at),
         format!("hash {:016x}", header.hash),
     ];
-    let counts_text = match some.is_empty() {
-        true => "an empty cell\n".to_owned(),
-        false => table::wrap_list("", "  ", &some),
+    let counts_text = if some.is_empty() {
+        "an empty cell\n".to_owned()
+    } else {
+        table::wrap_list("", "  ", &some)
     };
     format!("{}{counts_text}", table::wrap_list("", "  ", &position))
 }

@@ -1,4 +1,4 @@
-//! `cell job`: look at jobs, stop them. They are set by `cell run`.
+//! `cell job`: looks at jobs and stops them. They are submitted by `cell run`.
 
 mod status;
 

@@ -18,14 +18,15 @@ use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use clap::Args;
 
-/// How long a job that is over is listed among those that are not: whoever comes back from a break
-/// still finds it.
+/// How long a dead job is still listed among the live ones, so that a user who comes back from a
+/// break finds it.
 const RECENTLY: Span = Span(60 * 60 * 1000);
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// One job, a task or a range of tasks [default: all jobs]
-    #[arg(value_name = "JOB", value_parser = parse_target, conflicts_with_all = ["selector", "user"])]
+    #[arg(value_name = "JOB", value_parser = parse_target,
+          conflicts_with_all = ["selector", "user"])]
     job: Option<TargetArg>,
 
     /// Only jobs whose labels match: a=b, a!=b, a, !a, separated by commas
@@ -61,10 +62,8 @@ impl StatusArgs {
                 filter.selector.is_some() || filter.user.is_some() || filter.state.is_some();
             let lists_all = self.all || filter.state.is_some();
             let jobs = block_on(pagination::jobs(&cell, &filter))?;
-            let (jobs, hidden) = match lists_all {
-                true => (jobs, 0),
-                false => current_jobs(jobs, clock::now()),
-            };
+            let (jobs, hidden) =
+                if lists_all { (jobs, 0) } else { current_jobs(jobs, clock::now()) };
             match self.output.output {
                 Output::Json => print_json(&jobs)?,
                 Output::Table if jobs.is_empty() && hidden > 0 => {}
@@ -80,10 +79,7 @@ impl StatusArgs {
             let status = read_job(&cell, &target.job, target.tasks.as_deref()).await?;
             Ok((status, target.tasks.is_some()))
         })?;
-        let names = match of_tasks {
-            true => status.task_names(),
-            false => vec![status.job_name()],
-        };
+        let names = if of_tasks { status.task_names() } else { vec![status.job_name()] };
         match self.output.output {
             Output::Json => print_named(&status, &names)?,
             Output::Table => print_prose(&shown_job(&status, clock::now()))?,
@@ -92,8 +88,8 @@ impl StatusArgs {
     }
 }
 
-/// What goes on or ended lately, without those whose name a newer job has, and how many others
-/// there are.
+/// The jobs that are live or ended recently, without those whose name a newer job has, and the
+/// number of others.
 fn current_jobs(jobs: Vec<JobView>, now: Time) -> (Vec<JobView>, usize) {
     let all = jobs.len();
     let is_recent = |ended: Time| now.0.saturating_sub(ended.0) <= RECENTLY.0;

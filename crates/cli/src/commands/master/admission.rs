@@ -1,5 +1,5 @@
-//! A replica asks to be let in, and waits until an operator has confirmed its fingerprint: only
-//! then does it get its certificate, and with that, over a connection that shows it, the
+//! A replica requests admission, and waits until an operator has confirmed its fingerprint: only
+//! then does it get its certificate, and with that, over an authenticated connection, the
 //! authority's key.
 
 use crate::commands::join_request::{joining_client, known_masters, tls_client};
@@ -8,7 +8,6 @@ use crate::output::note;
 use crate::{clock, format};
 use cellwright_api::client::ClientError;
 use cellwright_api::error::Code;
-use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::time::Time;
 use cellwright_gateway::init::{Admitted, Joining};
 use cellwright_identity::enroll::{
@@ -18,17 +17,17 @@ use cellwright_identity::enroll::{
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between two times that the cell is asked whether somebody has confirmed the newcomer.
+/// The interval at which the cell is asked whether the new replica has been confirmed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a replica that lags behind may take to hear of a confirmation.
+/// How long a replica that lags behind may take to apply a confirmation.
 const LAG_TIMEOUT: Duration = Duration::from_secs(30);
-/// By then no master takes this token any more.
-const EXPIRED_HINT: &str = "once a master answers, ask for another token: cell token create --replica \
-     NAME; then join with that";
+/// The hint for when no master accepts this token any more.
+const EXPIRED_HINT: &str = "once a master answers, ask for another token: cell token create \
+                            --replica NAME; then join with that";
 const RETRY_HINT: &str = "the same command once more, or with another token";
 
-/// Asks until the cell has given all that a replica needs. `on_waiting` hears, once, that it waits. Also
-/// returns where masters are found from here on.
+/// Retries until the cell has given all that a replica needs. `on_waiting` is called once when the
+/// wait begins. Also returns the addresses of masters to use from here on.
 pub async fn request_admission(
     masters: &[String],
     joining: &Joining,
@@ -37,7 +36,7 @@ pub async fn request_admission(
     let answer = request_certificate(masters, joining, on_waiting).await?;
     let tls = joining.tls(&answer).map_err(|error| Failure::from_error(&error, RETRY_HINT))?;
     let client = tls_client(masters, tls)?;
-    let (request, until) = (AuthorityRequest { protocol: PROTOCOL }, Instant::now() + LAG_TIMEOUT);
+    let (request, until) = (AuthorityRequest, Instant::now() + LAG_TIMEOUT);
     loop {
         match client.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &request).await {
             Ok(AuthorityAnswer { authority_key }) => {
@@ -45,7 +44,7 @@ pub async fn request_admission(
                 return Ok((Admitted { answer, authority_key }, masters));
             }
             Err(error) if Instant::now() > until => return Err(error.into()),
-            // A replica that lags behind has not heard of the confirmation.
+            // A replica that lags behind has not applied the confirmation yet.
             Err(_) => sleep(RETRY_INTERVAL).await,
         }
     }
@@ -65,10 +64,10 @@ async fn request_certificate(
                 if let Some(on_waiting) = on_waiting.take() {
                     on_waiting(&waiting).await?;
                 }
-                // What the cell says anew counts: somebody may have put it off.
+                // The latest answer counts: the deadline may have been extended.
                 *wait = Some(ConfirmationWait { until: waiting.until, is_reported: false });
             }
-            // Masters that are away for a moment are no reason to begin anew.
+            // Masters that are briefly unavailable are no reason to start over.
             (Err(error), Some(wait)) if !is_rejection(&error) => {
                 if let Some(message) = wait.on_no_answer(&error, clock::now())? {
                     note!("{message}");
@@ -80,16 +79,16 @@ async fn request_certificate(
     }
 }
 
-/// For an operator to confirm, by what the cell said last.
+/// The wait for an operator's confirmation, by the last answer of the cell.
 struct ConfirmationWait {
     until: Time,
-    /// Nobody answers, and that was said.
+    /// Whether it was reported that no master answers.
     is_reported: bool,
 }
 
 impl ConfirmationWait {
-    /// What is to be said of a try that nobody answered, at that time; an error once there is
-    /// nothing left to wait for.
+    /// The message for an attempt without an answer at this time; an error once there is nothing
+    /// left to wait for.
     fn on_no_answer(&mut self, error: &ClientError, now: Time) -> Result<Option<String>, Failure> {
         let until = format::utc(self.until);
         if now >= self.until {
@@ -104,7 +103,10 @@ impl ConfirmationWait {
 }
 
 fn is_rejection(error: &ClientError) -> bool {
-    matches!(error.code(), Some(Code::NotAllowed | Code::BadBody | Code::Unauthenticated))
+    matches!(
+        error.code(),
+        Some(Code::NotAllowed | Code::BadBody | Code::OtherWire | Code::Unauthenticated)
+    )
 }
 
 #[cfg(test)]

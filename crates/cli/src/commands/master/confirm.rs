@@ -1,4 +1,4 @@
-//! `cell master confirm`: a replica that waits may have the authority's key.
+//! `cell master confirm`: allows a waiting replica to get the authority's key.
 
 use crate::commands::Success;
 use crate::commands::parse::name;

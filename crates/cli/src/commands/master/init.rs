@@ -1,4 +1,4 @@
-//! `cell master init`: a new cell.
+//! `cell master init`: creates a new cell.
 
 use super::ReplicaLocationArgs;
 use crate::commands::Success;

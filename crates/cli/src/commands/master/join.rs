@@ -1,8 +1,8 @@
-//! `cell master join`: a further replica of a cell that runs.
+//! `cell master join`: adds a replica to a running cell.
 //!
-//! The replica makes its key here, and waits for an operator to confirm it; then it gets its
-//! certificate and the authority's key. It asks for its vote when it is started. Its number in
-//! the log is drawn from its token: a token is used once, so the number is never used again.
+//! The replica generates its key here, and waits for an operator to confirm it; then it gets its
+//! certificate and the authority's key. It requests its vote when it is started. Its member id is
+//! derived from its token: a token is used once, so the id is never used again.
 
 use super::ReplicaLocationArgs;
 use super::admission::request_admission;
@@ -22,7 +22,7 @@ use cellwright_identity::secret::sha256;
 use clap::Args;
 use std::net::SocketAddr;
 
-/// Whether the token was used before, nobody has been asked by then.
+/// The hint for existing files; no master has been contacted by then, so the token is still unused.
 const CHOOSE_FREE_PATHS: &str =
     "remove it, or choose --config and --data-dir; the token was not tried";
 const ASK_FOR_TOKEN: &str = "ask for a token: cell token create --replica NAME";
@@ -49,7 +49,7 @@ impl JoinArgs {
         let pending_join =
             PendingJoin::begin(&token, &self.certificate_hosts(), &location.config, ASK_FOR_TOKEN)?;
         let joining = Joining::with_key(&token, pending_join.new_key()).map_err(failed)?;
-        // Its own, not what the cell says it is.
+        // Computed from its own key, not taken from the cell's answer.
         let key = joining.key_print().map_err(failed)?;
         let (admitted, masters) =
             block_on(request_admission(&connection.masters, &joining, async |to_confirm| {
@@ -77,7 +77,8 @@ impl JoinArgs {
         Ok(Success::Done)
     }
 
-    /// What the certificate is made out for, as a start with the same configuration would.
+    /// The host names in the certificate, as a start with the same configuration would request
+    /// them.
     fn certificate_hosts(&self) -> Vec<String> {
         let mut hosts = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
         hosts.push(host_of(&self.location.advertise).to_owned());
@@ -89,9 +90,9 @@ impl JoinArgs {
     }
 }
 
-/// The number in the log that a token stands for.
+/// The member id derived from a token.
 pub(super) fn member_id(token: &JoinToken) -> u64 {
     let digest = sha256(token.id.as_bytes());
-    // The first replica of a cell is number one.
+    // Member id 1 is the first replica of a cell.
     2 + u64::from(u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
 }

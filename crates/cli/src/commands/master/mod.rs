@@ -1,4 +1,4 @@
-//! `cell master`: replicas of the master, from installing one to looking at all of them.
+//! `cell master`: replicas of the master, from installation to their status.
 
 mod admission;
 mod confirm;

@@ -1,4 +1,4 @@
-//! `cell master remove`: a replica less.
+//! `cell master remove`: removes a replica from the cell.
 
 use crate::commands::Success;
 use crate::connection::ConnectionArgs;

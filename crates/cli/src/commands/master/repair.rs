@@ -1,13 +1,13 @@
-//! `cell master repair`: a replica whose log is damaged is rebuilt from its peers.
+//! `cell master repair`: rebuilds a replica with a damaged log from its peers.
 //!
-//! It comes back under a new number with an empty log, and its peers send it all. Rejected:
-//! fetching the damaged stretch alone. A replica that lost bytes it had promised to keep must not
-//! vote as if it had them, and only a member that begins at nothing has promised nothing.
+//! It comes back under a new member id with an empty log, which its peers replicate to it.
+//! Rejected: fetching only the damaged part. A replica that lost durable bytes must not vote as if
+//! it had them, and only a member that begins with an empty log has acknowledged nothing.
 //!
-//! What was there is set aside in a folder of `data_dir`, never removed. Rejected: renaming
-//! `data_dir` itself, which is often where a disk is mounted and then cannot be renamed. Blobs and
-//! history stay where they are, since both are checked by themselves. The log goes last, so things
-//! set aside and no log mean that a repair was cut short, and the same command goes on with it.
+//! The old files are moved to a backup folder in `data_dir`, never removed. Rejected: renaming
+//! `data_dir` itself, which is often a mount point and then cannot be renamed. Blobs and history
+//! stay in place, since both have checksums of their own. The log is moved last, so a backup
+//! without a log in place means that a repair was interrupted, and the same command continues it.
 
 use super::admission::request_admission;
 use super::confirm::confirm;
@@ -34,11 +34,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const VALID_FOR: Span = Span(10 * 60 * 1000);
-/// What folders of things set aside begin with.
+/// The prefix of backup folders.
 const BACKUP_PREFIX: &str = "damaged-";
 const LOG: &str = "log";
-/// What is not set aside: the lock, which is held; what is of use to the new replica; and a folder
-/// that belongs to the file system.
+/// Entries that are not moved to the backup: the lock, which is held; data that the new replica can
+/// use; and a folder that belongs to the file system.
 const KEPT_ENTRIES: [&str; 4] = [RealDisk::LOCK, "blobs", "history", "lost+found"];
 const STOP_FIRST: &str = "stop the replica first, then: cell master repair";
 const RETRY_REPAIR: &str = "see that it can be written, then: cell master repair once more";
@@ -69,10 +69,10 @@ impl RepairArgs {
         let Some(damage) = self.find_damage(&config)? else { return Ok(Success::Done) };
         print_prose(&format!("replica {}: {damage}\n", config.name))?;
         let cell = connection.cell()?;
-        // Before the cell is asked for anything: what cannot be written cannot be repaired.
+        // Before any request to the cell: without write access there is no repair.
         let backup = create_backup_folder(data_dir)?;
         let membership = block_on(replace_member(&cell, &config)).inspect_err(|_| {
-            // Left behind, an empty folder does no harm.
+            // An empty folder that is left behind does no harm.
             let _ = fs::remove_dir(&backup);
         })?;
         let masters = membership.masters.clone();
@@ -88,7 +88,7 @@ impl RepairArgs {
         Ok(Success::Done)
     }
 
-    /// What is to be repaired; nothing, and said so, if nothing is.
+    /// The damage to be repaired; if there is none, that is printed.
     fn find_damage(&self, config: &Config) -> Result<Option<String>, Failure> {
         let data_dir = &config.data_dir;
         let (name, at) = (&config.name, data_dir.display());
@@ -112,7 +112,7 @@ impl RepairArgs {
                 if self.force {
                     return Ok(Some(format!("{at} has no log, and is rebuilt all the same")));
                 }
-                // Written last of all, and removed when the replica votes.
+                // Written last, and removed when the replica has its vote.
                 if !masters_to_join(data_dir)?.is_empty() {
                     print_prose(&format!(
                         "replica {name}: {at} is ready to join, nothing is to be repaired\n{}",
@@ -138,7 +138,7 @@ impl RepairArgs {
         format!("next:\n  cell master start --config {config}\n  cell master status\n")
     }
 
-    /// Keys of the new member, and the old configuration with its new number.
+    /// Writes the keys of the new member, and the old configuration with its new member id.
     fn install_new_member(
         &self,
         config: &Config,
@@ -146,7 +146,7 @@ impl RepairArgs {
         membership: NewMembership,
     ) -> Result<(), Failure> {
         let written = self.config.with_extension("toml.new");
-        // A repair that was cut short may have left one.
+        // An interrupted repair may have left one.
         match fs::remove_file(&written) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => {
                 return Err(io_failure(&written, &why));
@@ -167,7 +167,7 @@ impl RepairArgs {
     }
 }
 
-/// A replica that is no member any more, with what it needs to become one.
+/// A replica that has been removed, with what it needs to join again.
 struct NewMembership {
     masters: Vec<String>,
     token: JoinToken,
@@ -175,9 +175,9 @@ struct NewMembership {
     admitted: Admitted,
 }
 
-/// Takes the replica out of the cell and gets papers for it to come back with. Papers and
-/// tokens of its name are worth nothing once it is out, so it is out before it gets new ones; cut
-/// short in between, the same command goes on from there.
+/// Removes the replica from the cell and gets credentials for its new membership. Removal
+/// invalidates the credentials and tokens of its name, so it comes first; if interrupted in
+/// between, the same command continues from there.
 async fn replace_member(cell: &Cell, config: &Config) -> Result<NewMembership, Failure> {
     let status = cell.client.master_status().await?.value;
     let member = status.members.iter().find(|member| member.name == config.name.as_str());
@@ -196,7 +196,8 @@ async fn replace_member(cell: &Cell, config: &Config) -> Result<NewMembership, F
     };
     let token = JoinToken::parse(&made.token).map_err(|error| failed(&error))?;
     let joining = Joining::prepare(&token, &config.hosts()).map_err(|error| failed(&error))?;
-    // Whoever repairs it is there, and may let replicas in: else there were no token.
+    // The operator is the one who repairs it, and may confirm replicas: otherwise there would be no
+    // token.
     let fingerprint = joining.key_print().map_err(|error| failed(&error))?.to_string();
     let body = ConfirmMaster { name: config.name.clone(), fingerprint };
     let confirmed = async |_: &PendingConfirmation| confirm(&cell.client, body).await;
@@ -204,7 +205,7 @@ async fn replace_member(cell: &Cell, config: &Config) -> Result<NewMembership, F
     Ok(NewMembership { masters, token, joining, admitted })
 }
 
-/// Where the other voters are; there must be one to rebuild it from.
+/// The addresses of the other voters; at least one is needed to rebuild from.
 fn other_voters(status: &MasterStatus, config: &Config) -> Result<Vec<String>, Failure> {
     let name = config.name.as_str();
     let others = status.members.iter().filter(|member| member.voter && member.name != name);
@@ -232,7 +233,7 @@ fn is_backup(entry: &OsStr) -> bool {
     entry.to_str().is_some_and(|name| name.starts_with(BACKUP_PREFIX))
 }
 
-/// A new folder for what is set aside, on the file system of what goes there.
+/// Creates a backup folder on the file system of the files to be moved.
 fn create_backup_folder(data_dir: &Path) -> Result<PathBuf, Failure> {
     let mut second = clock::now().0 / 1000;
     loop {
@@ -250,7 +251,7 @@ fn move_to_backup(data_dir: &Path, backup: &Path) -> Result<(), Failure> {
     entries.retain(|entry| {
         !is_backup(entry) && !KEPT_ENTRIES.iter().any(|kept| entry.as_os_str() == OsStr::new(kept))
     });
-    // Where there is no log, the rest has gone before it.
+    // The log is last, so that without a log the rest has been moved.
     entries.sort_by_key(|entry| entry.as_os_str() == OsStr::new(LOG));
     for entry in entries {
         let from = data_dir.join(&entry);
@@ -259,7 +260,7 @@ fn move_to_backup(data_dir: &Path, backup: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same configuration under another number: what the operator set stays set.
+/// The same configuration under another member id: the operator's settings stay.
 fn with_member_id(text: &str, id: u64) -> String {
     let is_number = |line: &str| {
         line.trim_start().strip_prefix("id").is_some_and(|rest| rest.trim_start().starts_with('='))

@@ -1,4 +1,4 @@
-//! `cell master start`: one replica in the foreground.
+//! `cell master start`: runs one replica in the foreground.
 
 use crate::commands::dev::DevArgs;
 use crate::commands::{DEFAULT_CONFIG, Success};
@@ -59,7 +59,7 @@ async fn run(file: PathBuf, mut stop: ShutdownSignal) -> Result<Success, Failure
     Ok(Success::Done)
 }
 
-/// This very program as a scheduler, with papers from the same configuration.
+/// The command that runs this program as a scheduler, with credentials from the same configuration.
 fn supervised_scheduler(config: &Config, file: &Path) -> Result<Option<ChildCommand>, Failure> {
     if !config.supervise_scheduler {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! `cell master status`: all replicas, each asked for itself, since only it knows how far it is.
+//! `cell master status`: the status of all replicas, each requested from the replica itself, since
+//! only it knows how far it has applied the log.
 
 use crate::args::{OutputArgs, WatchArgs};
 use crate::commands::Success;
@@ -13,7 +14,7 @@ use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
 
-/// How long a single replica may take to say how it is.
+/// The timeout for the status of a single replica.
 const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
@@ -25,14 +26,14 @@ pub struct StatusArgs {
     output: OutputArgs,
 }
 
-/// One replica as its cell and itself see it.
+/// The status of one replica, by the cell and by itself.
 #[derive(Serialize)]
 struct ReplicaStatus {
     #[serde(flatten)]
     member: MemberView,
     /// Absent when it does not answer.
     own: Option<MasterStatus>,
-    /// Entries the answering replica has and this one has not applied.
+    /// How many entries this replica has applied fewer than the answering one.
     lag: Option<u64>,
 }
 
@@ -42,10 +43,10 @@ struct MastersReport {
     leader: Option<u64>,
     last_log: u64,
     members: Vec<ReplicaStatus>,
-    /// Who asked to join and is not in yet.
+    /// Replicas that have requested to join and wait for confirmation.
     waiting: Vec<WaitingReplica>,
     alarms: Vec<AlarmView>,
-    /// Why the leader, who alone knows of most alarms, could not be asked for them.
+    /// Why the alarms of the leader, which alone knows most of them, could not be fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     leader_error: Option<String>,
 }
@@ -72,7 +73,7 @@ async fn fetch_report(cell: &Cell) -> Result<MastersReport, Failure> {
         members.push((member, own));
     }
     let mut reply: Vec<MasterStatus> = members.iter().filter_map(|(_, own)| own.clone()).collect();
-    // What the newest says of the leader counts.
+    // The newest status decides who leads.
     reply.sort_by_key(|own| std::cmp::Reverse((own.term, own.last_log)));
     if reply.is_empty() {
         reply.push(answered);
@@ -95,8 +96,8 @@ async fn fetch_report(cell: &Cell) -> Result<MastersReport, Failure> {
     Ok(MastersReport { term, leader, last_log, members, waiting, alarms, leader_error })
 }
 
-/// What alarms the leader, who alone can tell, and whether there is one: one that hears no majority
-/// is none, as in `cell status`.
+/// The alarms of the leader, which alone knows them. A leader without a majority does not count as
+/// one, as in `cell status`.
 async fn alarms(cell: &Cell, statuses: &[MasterStatus]) -> Result<Alarms, String> {
     let mut found = Alarms::from_known_leader(cell, statuses).await?;
     for view in &mut found.items {
@@ -140,15 +141,16 @@ fn render(report: &MastersReport) -> String {
     let alarms = report.alarms.iter().map(|alarm| alarm.message.clone());
     let lines: Vec<String> =
         leader_error.chain(alarms).map(|line| format!("alarm {line}\n")).collect();
-    match lines.is_empty() {
-        true => out.push_str("no alarms\n"),
-        false => out.push_str(&lines.concat()),
+    if lines.is_empty() {
+        out.push_str("no alarms\n")
+    } else {
+        out.push_str(&lines.concat())
     }
     out
 }
 
-/// Who waits. What confirms it is not shown ready to be copied: the fingerprint is to come from the
-/// newcomer's own screen, or the comparison compares nothing.
+/// The replicas that wait for confirmation. The confirm command is not printed ready to copy: the
+/// fingerprint must come from the new replica's own screen, or the comparison would be void.
 fn render_waiting(replicas: &[WaitingReplica]) -> String {
     let now = clock::now();
     let render_replica = |one: &WaitingReplica| {

@@ -1,4 +1,4 @@
-//! `cell package build`: a file is made, nothing is sent.
+//! `cell package build`: makes a package file; nothing is sent.
 
 use super::{default_target, package_failure};
 use crate::args::OutputArgs;

@@ -1,14 +1,14 @@
-//! Which stored package is meant: by its digest, by how that begins, or by what jobs call it.
+//! Resolves a stored package: by its digest, a prefix of it, or the name that jobs use.
 //!
-//! A package has no name of its own: jobs name it, each as it likes. So a name means a package as
-//! long as all jobs that use the name mean the same one.
+//! A package has no name of its own: each job names it as it likes. So a name identifies a package
+//! as long as all jobs that use the name refer to the same one.
 
 use super::{list_packages, short_digest};
 use crate::connection::Cell;
 use crate::failure::Failure;
 use cellwright_api::types::BlobView;
 
-/// The one package that is called so, or whose digest begins so.
+/// The one package with this name or digest prefix.
 pub async fn find_package(cell: &Cell, name_or_digest: &str) -> Result<BlobView, Failure> {
     pick(list_packages(cell).await?, name_or_digest)
 }
@@ -17,7 +17,7 @@ pub fn has_name(blob: &BlobView, name_or_digest: &str) -> bool {
     blob.names.iter().any(|name| name == name_or_digest)
 }
 
-/// A name first: who gave one of hexadecimal digits means it.
+/// Names come first: a name of hexadecimal digits is meant as a name.
 fn pick(stored: Vec<BlobView>, name_or_digest: &str) -> Result<BlobView, Failure> {
     let (mut named, others): (Vec<_>, Vec<_>) =
         stored.into_iter().partition(|blob| has_name(blob, name_or_digest));
@@ -51,7 +51,7 @@ fn pick(stored: Vec<BlobView>, name_or_digest: &str) -> Result<BlobView, Failure
     Err(Failure::Operation { message, next: "see which there are: cell package ls".into() })
 }
 
-/// Whether it can be a digest, or how one begins.
+/// Whether the text can be a digest, or a prefix of one.
 fn is_digest_prefix(text: &str) -> bool {
     let hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     (4..=64).contains(&text.len()) && text.chars().all(hex)

@@ -1,5 +1,5 @@
-//! `cell package import`: a package of an OCI image, from a file or a registry. Nothing goes to the
-//! cell.
+//! `cell package import`: makes a package from an OCI image, from a file or a registry. Nothing is
+//! sent to the cell.
 
 use super::build::{built_json, built_text};
 use super::{default_target, package_failure};
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    // Not a comment for rustdoc, which would read the brackets as links.
+    // Not a doc comment, because rustdoc would read the brackets as links.
     #[arg(
         value_name = "IMAGE|FILE|DIR",
         value_parser = parse_source,
@@ -65,7 +65,7 @@ struct RegistryArgs {
 }
 
 impl RegistryArgs {
-    /// The first of them that was given.
+    /// The first of the registry options that was given.
     fn first_given_option(&self) -> Option<&'static str> {
         let options = [
             ("--credentials", self.credentials.is_some()),
@@ -83,19 +83,19 @@ enum Source {
 }
 
 fn parse_source(text: &str) -> Result<Source, String> {
-    match text.starts_with(SCHEME) {
-        true => {
-            text.parse().map(Source::Image).map_err(|bad: registry::BadReference| bad.to_string())
-        }
-        false => Ok(Source::Layout(text.into())),
+    if text.starts_with(SCHEME) {
+        text.parse().map(Source::Image).map_err(|bad: registry::BadReference| bad.to_string())
+    } else {
+        Ok(Source::Layout(text.into()))
     }
 }
 
 fn parse_platform(text: &str) -> Result<String, String> {
     let is_word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
-    match (2..=3).contains(&text.split('/').count()) && text.split('/').all(is_word) {
-        true => Ok(text.to_owned()),
-        false => Err("allowed: OS/ARCH or OS/ARCH/VARIANT, as linux/arm64 or linux/arm/v7".into()),
+    if (2..=3).contains(&text.split('/').count()) && text.split('/').all(is_word) {
+        Ok(text.to_owned())
+    } else {
+        Err("allowed: OS/ARCH or OS/ARCH/VARIANT, as linux/arm64 or linux/arm/v7".into())
     }
 }
 
@@ -179,7 +179,8 @@ impl ImportArgs {
     }
 }
 
-/// Gives the work up when told to stop, which is listened for before the work makes anything.
+/// Cancels the work on a shutdown signal; the signal is listened for before the work creates
+/// anything.
 async fn cancel_on_stop<T>(
     subject: &str,
     work: impl Future<Output = Result<T, Failure>>,
@@ -193,7 +194,7 @@ fn move_into_place(made: &Path, target: &Path) -> Result<(), Failure> {
     moved.map_err(|source| Failure::Write { what: target.display().to_string(), source })
 }
 
-/// On a thread of its own, so that one who is told to stop need not wait for it.
+/// Runs on a thread of its own, so that a shutdown need not wait for it.
 async fn import(
     layout: &Path,
     target: &Path,
@@ -203,7 +204,7 @@ async fn import(
     let (sender, receiver) = oneshot::channel();
     let (layout, target) = (layout.to_owned(), target.to_owned());
     std::thread::spawn(move || {
-        // Nobody waits for it any more if it cannot be sent.
+        // If the receiver is gone, nothing waits for the result any more.
         let _ = sender.send(oci::import(&layout, &target, platform.as_deref(), limits));
     });
     receiver.await.map_err(|gone| Failure::from_error(&gone, "report this"))
@@ -223,8 +224,8 @@ async fn fetch_and_import(
     Ok((imported.map_err(|error| image_failure(reference, &error))?, fetched))
 }
 
-/// Where an image and what is made of it are until it is a package; gone at the end, whatever has
-/// come of it. Beside the package, since that is where there is room.
+/// A temporary image layout, removed at the end whatever the result. It is created beside the
+/// package, where there is enough disk space.
 struct TemporaryLayout(PathBuf);
 
 impl TemporaryLayout {
@@ -241,11 +242,11 @@ impl TemporaryLayout {
 
 impl Drop for TemporaryLayout {
     fn drop(&mut self) {
-        // An import that was given up may still be at work on its thread. It goes by names, and
-        // under another one the folder gets nothing new while it is emptied.
+        // A cancelled import may still run on its thread. It uses paths, so after a rename the
+        // folder gets no new files while it is removed.
         let renamed = self.0.with_extension("gone");
         let path = fs::rename(&self.0, &renamed).map_or(&self.0, |()| &renamed);
-        // There is nobody left to tell.
+        // An error here cannot be reported any more.
         let _left_behind = fs::remove_dir_all(path);
     }
 }
@@ -264,7 +265,7 @@ fn stopped_failure(subject: &str) -> Failure {
     Failure::Operation { message, next: "run it again when there is time".into() }
 }
 
-/// No file, which may be an image without its scheme.
+/// The path does not exist; it may be an image reference without its scheme.
 fn no_such_source(path: &Path) -> Failure {
     let path_text = path.display().to_string();
     let image: Result<Reference, _> = format!("{SCHEME}{path_text}").parse();

@@ -1,5 +1,5 @@
-//! Packages that jobs name and the masters do not have: said before such a job is run, which is
-//! taken all the same, for its packages may be on the way.
+//! Warnings about packages that jobs name and the masters do not have. They are printed before such
+//! a job is run; it is submitted all the same, since its packages may be on the way.
 
 use super::list_packages;
 use crate::connection::Cell;
@@ -9,10 +9,10 @@ use cellwright_cell::spec::PackageRef;
 use cellwright_lang::Document;
 use std::collections::BTreeSet;
 
-/// A line for each.
+/// The warnings, one line each.
 ///
 /// # Errors
-/// When the cell cannot be asked.
+/// If the cell cannot be reached.
 pub async fn warnings(cell: &Cell, documents: &[Document]) -> Result<Vec<String>, Failure> {
     let jobs = || documents.iter().map(Document::job);
     if jobs().all(|job| job.task.packages.is_empty()) {

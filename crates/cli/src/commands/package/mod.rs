@@ -1,4 +1,4 @@
-//! `cell package`: what tasks run, as immutable files named by their digest.
+//! `cell package`: the programs of tasks, as immutable files named by their digest.
 
 mod build;
 mod find;
@@ -91,7 +91,8 @@ impl LsArgs {
         let cell = connection.cell()?;
         let blobs = block_on(async {
             let mut blobs = list_packages(&cell).await?;
-            // One that the answering master lacks may be with another, which is asked for it.
+            // A package that the answering master lacks may be on another, from which it is
+            // requested.
             for blob in blobs.iter_mut().filter(|blob| !blob.held) {
                 blob.held = has_content(&cell, &format!("/v1/blobs/{}", blob.digest)).await?;
             }
@@ -112,10 +113,7 @@ impl LsArgs {
 }
 
 fn row(blob: &BlobView) -> Vec<String> {
-    let stored = match blob.held {
-        true => format::utc(blob.created),
-        false => "lost: push it again".into(),
-    };
+    let stored = if blob.held { format::utc(blob.created) } else { "lost: push it again".into() };
     let name = if blob.names.is_empty() { "-".into() } else { blob.names.join(", ") };
     let mut row = vec![short_digest(&blob.digest), name, format::bytes(blob.bytes)];
     if is_wide() {
@@ -125,7 +123,7 @@ fn row(blob: &BlobView) -> Vec<String> {
     row
 }
 
-/// The first job that needs it, and how many more do.
+/// The first job that uses the package, and the number of others.
 fn used_by(blob: &BlobView) -> String {
     match (blob.used_by.first(), blob.uses) {
         (None, _) => "-".into(),
@@ -138,13 +136,13 @@ impl RmArgs {
     fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
         let cell = connection.cell()?;
         let blob = block_on(find::find_package(&cell, &self.what))?;
-        // Whoever takes something away has seen what it is called.
+        // Removal requires a name or as many digits as lists show.
         if self.what.len() < DIGEST_DIGITS && !find::has_name(&blob, &self.what) {
             let (digits, digest) = (&self.what, short_digest(&blob.digest));
             return Err(Failure::Usage {
                 message: format!(
-                    "{digits} is {} digits of a digest; allowed: the {DIGEST_DIGITS} that `cell package \
-                     ls` shows, or more",
+                    "{digits} is {} digits of a digest; allowed: the {DIGEST_DIGITS} that \
+                     `cell package ls` shows, or more",
                     digits.len()
                 ),
                 next: command_line::corrected(digits, &digest),
@@ -174,15 +172,14 @@ impl RmArgs {
     }
 }
 
-/// Whose jobs are in the way, and how to end each of them.
+/// The failure for a package in use: which jobs use it, and how to end each of them.
 fn in_use_failure(blob: &BlobView, crons: &BTreeSet<String>) -> Failure {
     let more = match usize::try_from(blob.uses).unwrap_or(0).saturating_sub(blob.used_by.len()) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let end = |job: &String| match crons.contains(job) {
-        true => format!("cell cron rm {job}"),
-        false => format!("cell stop {job}"),
+    let end = |job: &String| {
+        if crons.contains(job) { format!("cell cron rm {job}") } else { format!("cell stop {job}") }
     };
     let ends: Vec<String> = blob.used_by.iter().map(end).collect();
     Failure::Operation {
@@ -210,7 +207,7 @@ async fn list_packages(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
     }
 }
 
-/// Whether any master can give the content; the one that is asked gets it from the others.
+/// Whether any master has the content; the one that is asked fetches it from the others.
 async fn has_content(cell: &Cell, path: &str) -> Result<bool, Failure> {
     match cell.client.download(path).await {
         Ok(_) => Ok(true),
@@ -240,7 +237,7 @@ fn package_failure(error: PackageError) -> Failure {
     Failure::from_error(&error, next)
 }
 
-/// A folder of our own for files nobody asked for, gone at the end.
+/// A temporary folder for intermediate files, removed at the end.
 struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
@@ -258,12 +255,12 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // The system clears what is left here.
+        // The system removes what is left in it.
         let _left_behind = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The system's words for it do not name the path.
+/// The system's error message does not name the path.
 fn open_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::Operation {
         message: format!("{}: {error}", path.display()),

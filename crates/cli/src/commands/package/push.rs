@@ -1,4 +1,4 @@
-//! `cell package push`: a package to the masters, and what to write into a job.
+//! `cell package push`: uploads a package to the masters, and prints what to write into a job.
 
 use super::{TemporaryFolder, has_content, list_packages, open_failure, package_failure};
 use crate::args::OutputArgs;
@@ -33,7 +33,7 @@ pub struct PushArgs {
     output: OutputArgs,
 }
 
-/// A package's name becomes the name of a folder on the machines.
+/// A package's name becomes a folder name on the machines.
 fn package_name(text: &str) -> Result<Token, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let token = Token::new(text).ok().filter(|_| text.bytes().all(plain));
@@ -46,13 +46,12 @@ impl PushArgs {
     pub fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
         let cell = connection.cell()?;
         let scratch = TemporaryFolder::new()?;
-        let file = match self.source.is_dir() {
-            true => {
-                let file = scratch.file("package");
-                build(&self.source, &file).map_err(package_failure)?;
-                file
-            }
-            false => self.source,
+        let file = if self.source.is_dir() {
+            let file = scratch.file("package");
+            build(&self.source, &file).map_err(package_failure)?;
+            file
+        } else {
+            self.source
         };
         let (digest, bytes) = verify_package(&file)?;
         let path = format!("/v1/blobs/{digest}");
@@ -88,7 +87,7 @@ impl PushArgs {
     }
 }
 
-/// What jobs call the content that was there: the name given here is nobody's before a job has it.
+/// The names that jobs use for existing content: the name given here is unused until a job has it.
 fn other_names_note(name: &str, names: &[String]) -> String {
     match names {
         [] => "; no job that you see names it".into(),
@@ -97,7 +96,7 @@ fn other_names_note(name: &str, names: &[String]) -> String {
     }
 }
 
-/// Reads all of it first: what the masters are given is what every machine will get.
+/// Reads and verifies the whole package first: every machine will get what the masters store.
 pub(super) fn verify_package(file: &Path) -> Result<(PackageDigest, u64), Failure> {
     let cannot = |error: std::io::Error| open_failure(file, &error);
     let opened = File::open(file).map_err(cannot)?;

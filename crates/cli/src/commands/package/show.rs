@@ -1,4 +1,4 @@
-//! `cell package show`: a package is read to its end under the rules of unpacking.
+//! `cell package show`: reads a package to its end under the rules of unpacking, and lists it.
 
 use super::find::find_package;
 use super::{TemporaryFolder, open_failure, package_failure};
@@ -88,7 +88,7 @@ fn package_json(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_j
     json!({"digest": digest.to_string(), "bytes": bytes, "entries": entries})
 }
 
-/// Paths last: they may be long, and lines are not wrapped.
+/// Paths are the last column: they may be long, and lines are not wrapped.
 fn package_text(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> String {
     let count = format::pluralize_as(listed.len() as u64, "entry", "entries");
     let mut out = format!("digest {digest}\n{}, {count}\n", format::bytes(bytes));

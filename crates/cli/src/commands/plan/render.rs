@@ -1,7 +1,8 @@
-//! A plan in words, at 80 columns: what differs, what happens to whom, what it costs, what next.
+//! Renders a plan as text at 80 columns: differences, restarts, placements, evictions, quota, and
+//! the next command.
 
 use crate::style::Style;
-use crate::table::{WIDTH, rewrap, wrap};
+use crate::table::{WIDTH, sentences, wrap};
 use crate::{format, table};
 use cellwright_api::types::{
     FieldDiff, JobPlan, PlanAction, PlanView, PlannedPlace, PlannedVictim, QuotaChange,
@@ -13,10 +14,10 @@ use cellwright_lang::to_source;
 use cellwright_sim::experiment::load::Units;
 use serde_json::Value;
 
-/// Machines and victims named; -o json names more.
+/// The maximum number of machines and victims named; -o json names more.
 const MAX_PLACES: usize = 6;
 const MAX_VICTIMS: usize = 8;
-/// Characters of a value; a command line can be long.
+/// The maximum number of characters of a value, since command lines can be long.
 const MAX_VALUE_CHARS: usize = 48;
 
 pub fn render_plan(plan: &PlanView, next: Option<&str>, style: Style) -> String {
@@ -35,7 +36,7 @@ pub fn render_plan(plan: &PlanView, next: Option<&str>, style: Style) -> String 
     out
 }
 
-/// A command that is too long for its line goes on in the next, as a shell takes it.
+/// Breaks a command that is too long for its line, with backslashes as a shell takes them.
 fn break_command(command: &str) -> String {
     match command.rsplit_once(" --plan ") {
         Some((run, token)) if "next: ".len() + command.chars().count() > WIDTH => {
@@ -73,7 +74,7 @@ fn render_job(job: &JobPlan, style: Style) -> String {
     if let Some(why) = &job.why_pending {
         let count = format::pluralize(u64::from(job.pending), "task");
         out.push_str(&format!("  {}{count}\n", style.bad("waits   ")));
-        out.push_str(&rewrap("          ", "            ", &why.text));
+        out.push_str(&sentences("          ", "            ", &why.text));
     }
     out
 }
@@ -97,31 +98,31 @@ fn render_changes(changes: &[FieldDiff], style: Style) -> String {
             ChangeClass::MayMove => style.bad("may move"),
         };
         let plain = change.path.chars().count() + text.chars().count() + 20;
-        match plain <= WIDTH {
-            true => out.push_str(&format!("  {sign} {}: {text}  ({class})\n", change.path)),
-            false => {
-                out.push_str(&format!("  {sign} {}  ({class})\n", change.path));
-                out.push_str(&wrap("      ", "      ", &text));
-            }
+        if plain <= WIDTH {
+            out.push_str(&format!("  {sign} {}: {text}  ({class})\n", change.path))
+        } else {
+            out.push_str(&format!("  {sign} {}  ({class})\n", change.path));
+            out.push_str(&wrap("      ", "      ", &text));
         }
     }
     out
 }
 
-/// A value as its owner would write it; limits with their units in words.
+/// A value as its owner would write it; limits with units.
 fn format_value(path: &str, value: &Value) -> String {
     let dimension = path.rsplit_once("limits.").map(|(_, dimension)| dimension);
     if let (Some(dimension), Some(amount)) = (dimension, value.as_u64()) {
         return format::amount(Units::CoresAndBytes, &dimension.replace('_', "-"), amount);
     }
     let text = to_source::field(path, value).to_string();
-    match text.chars().count() > MAX_VALUE_CHARS {
-        true => text.chars().take(MAX_VALUE_CHARS - 3).chain("...".chars()).collect(),
-        false => text,
+    if text.chars().count() > MAX_VALUE_CHARS {
+        text.chars().take(MAX_VALUE_CHARS - 3).chain("...".chars()).collect()
+    } else {
+        text
     }
 }
 
-/// What there is to say about a job, each with a word before it.
+/// The rows about a job, each with a label.
 fn labelled_rows(job: &JobPlan) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if let Some(version) = job.closes_update {
@@ -208,7 +209,7 @@ fn quota_text(change: &QuotaChange) -> String {
         .map(|d| {
             let (before, after) = (amount(d, change.before), amount(d, change.after));
             match change.granted.get(d) {
-                // Nobody counts up to there.
+                // A total this large means no limit.
                 MAX_TOTAL.. => format!("{d} {before} -> {after}"),
                 _ => format!("{d} {before} -> {after} of {}", amount(d, change.granted)),
             }

@@ -1,11 +1,11 @@
-//! Rows of history as rows of the public cluster traces (the third version of the format that
-//! Google publishes its traces in), so that what reads those reads this cell too.
+//! Converts history to the format of the public cluster traces (the third version of the format
+//! that Google publishes its traces in), so that tools for those traces can read this cell's.
 //!
-//! Collections and machines are numbers there: they are counted here as they first appear, and a
-//! name that is used again is another collection. Amounts are shares of the largest machine, times
-//! are microseconds of a clock that starts ten minutes before the first row, as in the public
-//! traces. What history does not keep (the spec of a job that is forgotten, the size of a machine
-//! that is gone) is left out of a row, never guessed.
+//! In that format, collections and machines are numbers: they are counted here in order of first
+//! appearance, and a reused name is another collection. Amounts are fractions of the largest
+//! machine; times are microseconds of a clock that starts ten minutes before the first row, as in
+//! the public traces. Data that history does not keep (the spec of a purged job, the size of a
+//! removed machine) is left empty, never guessed.
 
 use cellwright_api::types::{JobView, MachineView, SqlValue};
 use cellwright_cell::priority::AppClass;
@@ -13,7 +13,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{Domain, JobKind, JobSpec};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was before the first row has time 0.
+/// Events before the first row have time 0.
 const LEAD_IN_MILLIS: i64 = 600_000;
 
 const SUBMIT: u8 = 0;
@@ -29,7 +29,7 @@ const ADD: u8 = 1;
 const REMOVE: u8 = 2;
 const UPDATE: u8 = 3;
 
-/// No event of history says where it came from.
+/// No event of history says what created it.
 const NO_CREATION: u8 = 3;
 
 pub const COLLECTION_EVENTS: [&str; 17] = [
@@ -101,7 +101,7 @@ pub const MACHINE_EVENTS: [&str; 8] = [
 ];
 pub const MACHINE_ATTRIBUTES: [&str; 5] = ["time", "machine_id", "name", "value", "deleted"];
 
-/// One row, as text; what is not known is empty.
+/// One row, as text; unknown columns are empty.
 pub type Row = Vec<String>;
 /// Time, log index and position: the order of history.
 pub type HistoryPosition = (i64, i64, i64);
@@ -110,18 +110,18 @@ pub type HistoryPosition = (i64, i64, i64);
 struct Submission {
     position: HistoryPosition,
     id: u64,
-    /// Whether history has the moment it was submitted.
+    /// Whether history has the submission.
     is_seen: bool,
 }
 
-/// What is known beside history, and the numbers that names have got.
+/// Known objects beside history, and the numbers assigned to names.
 #[derive(Debug, Default)]
 pub struct TraceConverter {
-    /// Of the first row, in milliseconds.
+    /// The time of the first row, in milliseconds.
     start_millis: i64,
     jobs: BTreeMap<(String, String), JobView>,
     machines: BTreeMap<String, MachineView>,
-    /// What 1.0 stands for: the most that a machine has.
+    /// The unit of amounts: the maximum capacity of any machine.
     pub largest: Resources,
     machine_ids: BTreeMap<String, u64>,
     submissions: BTreeMap<(String, String), Vec<Submission>>,
@@ -143,7 +143,7 @@ fn number(value: Option<&SqlValue>) -> i64 {
     }
 }
 
-/// The first three columns of every question but that for usage.
+/// The first three columns of every query except the one for usage.
 pub fn position(row: &[SqlValue]) -> HistoryPosition {
     (number(row.first()), number(row.get(1)), number(row.get(2)))
 }
@@ -164,7 +164,7 @@ impl TraceConverter {
         TraceConverter { start_millis, jobs, machines, largest, ..TraceConverter::default() }
     }
 
-    /// `job_events` as time, log_index, position, user, job, event.
+    /// Takes a row of `job_events`: time, log_index, position, user, job, event.
     pub fn collection_event(&mut self, row: &[SqlValue]) -> Option<Row> {
         let (at, [user, job, event]) = (position(row), [3, 4, 5].map(|nth| text(row.get(nth))));
         let kind = match event {
@@ -196,14 +196,15 @@ impl TraceConverter {
             });
             format!("[{}]", ids.collect::<Vec<_>>().join(","))
         });
-        // Limits are what their owner says: nothing scales them.
+        // Limits are fixed by the owner: there is no vertical scaling.
         let scaling = spec.map(|_| "1".to_owned());
         out.extend([user.to_owned(), job.to_owned(), job.to_owned()]);
         out.extend([None, after, machine, switch, scaling, None].map(Option::unwrap_or_default));
         Some(out)
     }
 
-    /// `task_events` as time, log_index, position, user, job, event, task_index, machine, reason.
+    /// Takes a row of `task_events`: time, log_index, position, user, job, event, task_index,
+    /// machine, reason.
     pub fn instance_events(&mut self, row: &[SqlValue]) -> Vec<Row> {
         let at = position(row);
         let [user, job, event] = [3, 4, 5].map(|nth| text(row.get(nth)));
@@ -246,8 +247,8 @@ impl TraceConverter {
         rows
     }
 
-    /// `usage_record` as time, millis, user, job, task_index, machine, cpu_avg, cpu_max, ram_avg, ram_max,
-    /// samples, ram_limit.
+    /// Takes a row of `usage_record`: time, millis, user, job, task_index, machine, cpu_avg,
+    /// cpu_max, ram_avg, ram_max, samples, ram_limit.
     pub fn usage_record(&mut self, row: &[SqlValue]) -> Row {
         let (time, millis) = (number(row.first()), number(row.get(1)).max(1));
         let key = (text(row.get(2)).to_owned(), text(row.get(3)).to_owned());
@@ -284,7 +285,7 @@ impl TraceConverter {
         ]
     }
 
-    /// `machine_events` as time, log_index, position, machine, event.
+    /// Takes a row of `machine_events`: time, log_index, position, machine, event.
     pub fn machine_event(&mut self, row: &[SqlValue]) -> Option<Row> {
         let (time, name, event) = (position(row).0, text(row.get(3)), text(row.get(4)));
         let kind = match event {
@@ -309,7 +310,7 @@ impl TraceConverter {
         ])
     }
 
-    /// Attributes of the machines there are: history does not keep those of others.
+    /// The attributes of current machines; history does not keep those of removed ones.
     pub fn attribute_rows(&mut self) -> Vec<Row> {
         use cellwright_cell::constraint::AttributeValue;
         let names: Vec<String> = self.machines.keys().cloned().collect();
@@ -328,7 +329,7 @@ impl TraceConverter {
         rows
     }
 
-    /// What events of collections and of instances have in common.
+    /// The columns that collection events and instance events share.
     fn common_columns(&mut self, at: HistoryPosition, kind: u8, key: &(String, String)) -> Row {
         let submission = self.submission(at, key);
         let missing = if submission.is_seen { 0 } else { NO_CREATION };
@@ -350,7 +351,7 @@ impl TraceConverter {
         ]
     }
 
-    /// The submission that something at this place is of.
+    /// The submission that an event at this position belongs to.
     fn submission(&mut self, at: HistoryPosition, key: &(String, String)) -> Submission {
         let list = self.submissions.entry(key.clone()).or_default();
         if let Some(found) = list.iter().rev().find(|submission| submission.position <= at) {
@@ -363,7 +364,7 @@ impl TraceConverter {
         unseen
     }
 
-    /// The spec is known of the last job of a name, while that job is remembered.
+    /// The spec is known only for the last job of a name, until that job is purged.
     fn spec_at(&self, at: HistoryPosition, key: &(String, String)) -> Option<&JobSpec> {
         let last = self.submissions.get(key)?.last()?;
         let view = self.jobs.get(key).filter(|_| last.position <= at)?;
@@ -377,14 +378,14 @@ impl TraceConverter {
         last.map_or(0, |submission| submission.id)
     }
 
-    /// Nought where it is in none, nothing where nobody knows.
+    /// The alloc set: 0 if the job is in none, empty if unknown.
     fn alloc_set(&self, at: HistoryPosition, key: &(String, String)) -> String {
         let Some(spec) = self.spec_at(at, key) else { return String::new() };
         let set = spec.alloc_set.as_ref().map(|set| (set.user.to_string(), set.job.to_string()));
         set.map_or(0, |set| self.last_id(&set)).to_string()
     }
 
-    /// Nought: on no machine.
+    /// The number of a machine; 0 means no machine.
     fn machine_id(&mut self, name: &str) -> u64 {
         if name.is_empty() {
             return 0;
@@ -412,7 +413,7 @@ fn cpu_and_ram_shares(amount: Option<Resources>, largest: Resources) -> [String;
     }
 }
 
-/// Of the largest machine; nothing where no machine is known.
+/// The fraction of the largest machine; empty if no machine is known.
 fn share(amount: u64, largest: u64) -> String {
     match largest {
         0 => String::new(),
@@ -463,9 +464,9 @@ mod tests {
         let mut job = |time: i64, event: &str| {
             let event_row =
                 layout.collection_event(&row(json!([time, time, 0, "ann", "web", event])));
-            event_row.map(|told| told[..8].join(","))
+            event_row.map(|columns| columns[..8].join(","))
         };
-        // Of the first nobody knows more than that it was.
+        // Nothing is known of the first job beyond its existence.
         assert_eq!(job(1000, "submitted").unwrap(), "600000000,0,1,,0,,,");
         assert_eq!(job(2000, "succeeded").unwrap(), "601000000,6,1,,0,,,");
         assert_eq!(job(3000, "submitted").unwrap(), "602000000,0,2,2,0,0,200,0");

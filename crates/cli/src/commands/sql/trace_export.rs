@@ -1,5 +1,6 @@
-//! `cell sql --export-trace DIR`: all of history in the tables of the public cluster traces, as CSV
-//! files with a header. History is asked page by page, so that neither side holds more than a page.
+//! `cell sql --export-trace DIR`: exports all of history as the tables of the public cluster
+//! traces, as CSV files with a header. History is queried page by page, so that neither side holds
+//! more than a page.
 
 use super::cluster_trace::{self, Row, TraceConverter};
 use crate::commands::pagination;
@@ -15,7 +16,7 @@ use std::fs::{File, create_dir_all};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Rows asked for at once.
+/// Rows per query.
 const PAGE_ROWS: u32 = 5000;
 
 const JOBS: &str = "select time, log_index, position, user, job, event from job_events";
@@ -26,14 +27,14 @@ const EVENT_ORDER: &str = "time, log_index, position";
 const USAGE: &str = "select time, millis, user, job, task_index, machine, cpu_avg, cpu_max, \
                      ram_avg, ram_max, samples, ram_limit, attempt from usage";
 const USAGE_ORDER: &str = "time, user, job, task_index, attempt, machine";
-/// Where a row of usage has those.
+/// The positions of the key columns in a usage row.
 const USAGE_KEY: [usize; 6] = [0, 2, 3, 4, 12, 5];
 
-/// What was written.
+/// A summary of the files written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceExport {
     pub tables: Vec<ExportedTable>,
-    /// What 1.0 is in them.
+    /// The capacity that 1.0 stands for.
     pub largest_machine: LargestMachine,
 }
 
@@ -44,7 +45,7 @@ pub struct LargestMachine {
     pub ram: u64,
 }
 
-/// One file.
+/// One exported file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ExportedTable {
     pub name: &'static str,
@@ -72,7 +73,7 @@ impl TraceExport {
         format!("1.0 is the largest machine: {}, {}\n", amount("cpu", cpu), amount("ram", ram))
     }
 
-    /// As if it had been asked for, for the forms that are of rows.
+    /// The summary as a query result, for output formats of rows.
     pub fn as_answer(&self) -> SqlAnswer {
         let text = |text: &str| SqlValue::Text(text.to_owned());
         let row = |written: &ExportedTable| {
@@ -89,7 +90,7 @@ impl TraceExport {
     }
 }
 
-/// Writes everything into the folder, and tells of each file as it is done.
+/// Writes all tables into the folder, and reports each file when it is complete.
 pub async fn export(
     cell: &Cell,
     folder: &Path,
@@ -107,7 +108,7 @@ pub async fn export(
         tables.push(written);
         Ok::<(), Failure>(())
     };
-    // Machines and jobs first: the rest speaks of both by number.
+    // Machines and jobs come first, because the other tables refer to both by number.
     let mut table = CsvFile::new(folder, "machine_events", &cluster_trace::MACHINE_EVENTS)?;
     let events = PagedQuery { select: MACHINES, order: EVENT_ORDER, key: &[0, 1, 2] };
     events.for_each_row(cell, |row| table.add(layout.machine_event(row))).await?;
@@ -130,7 +131,7 @@ pub async fn export(
     Ok(TraceExport::new(tables, layout.largest))
 }
 
-/// The time of the first row there is.
+/// The time of the first row of history.
 async fn first_row_time(cell: &Cell) -> Result<i64, Failure> {
     let query = "select min(time) from (select min(time) as time from job_events \
                  union all select min(time) from task_events \
@@ -144,12 +145,12 @@ async fn first_row_time(cell: &Cell) -> Result<i64, Failure> {
     }
 }
 
-/// A question whose answer comes in pages.
+/// A query whose result is fetched in pages.
 #[derive(Clone, Copy)]
 struct PagedQuery {
     select: &'static str,
     order: &'static str,
-    /// Where the columns of the order are among those that are selected.
+    /// The positions of the ordering columns among the selected ones.
     key: &'static [usize],
 }
 
@@ -164,10 +165,12 @@ impl PagedQuery {
         loop {
             let marks: Vec<String> = (1..=args.len()).map(|nth| format!("?{nth}")).collect();
             let marks = marks.join(", ");
-            let after = match args.is_empty() {
-                true => String::new(),
-                // The first alone spares the days before; the whole place is exact.
-                false => format!(" where time >= ?1 and ({order}) > ({marks})"),
+            let after = if args.is_empty() {
+                String::new()
+            } else {
+                // The time bound lets history skip earlier days; the comparison of the full key is
+                // exact.
+                format!(" where time >= ?1 and ({order}) > ({marks})")
             };
             let query = format!("{select}{after} order by {order} limit {PAGE_ROWS}");
             let query = SqlQuery { query, args: args.clone(), limit: Some(PAGE_ROWS) };
@@ -179,7 +182,7 @@ impl PagedQuery {
     }
 }
 
-/// A file that grows.
+/// A CSV file that is written row by row.
 struct CsvFile {
     name: &'static str,
     path: String,
@@ -217,11 +220,12 @@ impl CsvFile {
     }
 }
 
-/// As spreadsheets and databases take it.
+/// Quotes a field as spreadsheets and databases expect it.
 pub(super) fn csv_field(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }
 

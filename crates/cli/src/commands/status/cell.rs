@@ -1,5 +1,4 @@
-//! The cell at a glance: machines, what is left of them, tasks by state, what waits, and what is
-//! the matter.
+//! The status of the cell: machines, their free capacity, tasks by state, pending jobs, and alarms.
 
 use crate::commands::alarms::Alarms;
 use crate::commands::machine::first_machine_hint;
@@ -13,7 +12,7 @@ use cellwright_api::types::{AlarmView, ClusterStatus, DriverView, JobView};
 use cellwright_sim::experiment::load::Units;
 use serde::Serialize;
 
-/// Jobs that wait which are named.
+/// The maximum number of pending jobs that are named.
 const MAX_WAITING_JOBS: u32 = 10;
 
 #[derive(Serialize)]
@@ -22,13 +21,13 @@ pub struct CellStatus {
     status: ClusterStatus,
     /// Jobs with pending tasks, the oldest first; at most ten.
     waiting: Vec<WaitingJob>,
-    /// What a person should look at.
+    /// Alarms that need attention.
     alarms: Vec<AlarmView>,
     /// The master that answered.
     master: String,
     /// Whether any master leads.
     is_led: bool,
-    /// What to do about it when there is no machine.
+    /// The hint for a cell without machines.
     #[serde(skip)]
     first_machine: &'static str,
 }
@@ -135,7 +134,7 @@ fn render_capacity(status: &ClusterStatus) -> String {
     table::render(&["room", "free", "of", ""], &rows)
 }
 
-/// How machines run tasks, and what is off there and why.
+/// The driver that a machine runs tasks with, and which features are off there and why.
 fn driver_text(driver: &DriverView) -> String {
     let machines = format::pluralize(u64::from(driver.machines), "machine");
     let text = match (&driver.driver, &driver.off) {

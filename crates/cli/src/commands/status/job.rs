@@ -1,4 +1,4 @@
-//! One job with its tasks, or with some of them; and many jobs, a line each.
+//! The status of one job with all or some of its tasks; and lists of jobs, one line each.
 
 use crate::clock;
 use crate::commands::pagination;
@@ -18,32 +18,32 @@ use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
 use serde::Serialize;
 
-/// Tasks shown of one job in a table; JSON has all.
+/// The maximum number of a job's tasks in a table; JSON has all.
 const MAX_TASK_ROWS: usize = 40;
-/// Tasks that could not start whose words are fetched.
+/// The maximum number of tasks whose start errors are fetched.
 const MAX_START_ERRORS: usize = 3;
 
 #[derive(Serialize)]
 pub struct JobStatus {
     pub job: JobView,
     pub tasks: Vec<TaskView>,
-    /// Why tasks could not start, in the words of their machines, by task.
+    /// Why tasks could not start, as reported by their machines, by task.
     pub words: Vec<StartError>,
 }
 
 impl JobStatus {
-    /// Of each task.
+    /// The names of the tasks.
     pub fn task_names(&self) -> Vec<String> {
         self.tasks.iter().map(|task| task.name.clone()).collect()
     }
 
-    /// Of the job.
+    /// The name of the job.
     pub fn job_name(&self) -> String {
         format!("{}/{}", self.job.user, self.job.name)
     }
 }
 
-/// What the machine said of a task.
+/// A machine's report why a task could not start.
 #[derive(Serialize)]
 pub struct StartError {
     pub task: String,
@@ -63,7 +63,7 @@ pub async fn read(
         Some(some) => {
             let mut tasks = pagination::tasks(cell, key).await?;
             tasks.retain(|task| some.contains(&task.index));
-            // Of a range without a task the cell says why: the first is one that it has not.
+            // For a range without an existing task, the cell's error for the first index says why.
             if let (true, Some(first)) = (tasks.is_empty(), some.first()) {
                 tasks.push(cell.client.task(key, *first).await?.value.item);
             }
@@ -74,8 +74,8 @@ pub async fn read(
     Ok(JobStatus { job, tasks, words })
 }
 
-/// What kept tasks from starting. The cell writes it at the end of their log; who cannot read that,
-/// or whose machine does not answer, is told the rest without it.
+/// Fetches the start errors of tasks. The cell writes them at the end of their log; if the log may
+/// not be read, or the machine does not answer, the status is shown without them.
 pub async fn fetch_start_errors(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -> Vec<StartError> {
     let mut found = Vec::new();
     for task in tasks.iter().filter(|task| could_not_start(task)).take(MAX_START_ERRORS) {
@@ -90,7 +90,7 @@ pub async fn fetch_start_errors(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -
         let stderr_line =
             stderr_line.map(|piece| piece.value.text.trim().to_owned()).unwrap_or_default();
         let stderr_line =
-            stderr_line.strip_prefix("[cell: ").and_then(|said| said.strip_suffix(']'));
+            stderr_line.strip_prefix("[cell: ").and_then(|message| message.strip_suffix(']'));
         if let Some(stderr_line) = stderr_line {
             found.push(StartError { task: task.name.clone(), said: stderr_line.to_owned() });
         }
@@ -105,7 +105,7 @@ fn could_not_start(task: &TaskView) -> bool {
             && task.last_end.as_ref().is_some_and(|end| end.why == cause))
 }
 
-/// Jobs for people, or that there are none; `is_filtered`: only those that are like something.
+/// Prints jobs for people, or that there are none; `is_filtered`: the list was filtered.
 pub fn print_jobs(jobs: &[JobView], is_filtered: bool) -> Result<(), Failure> {
     match (jobs.is_empty(), is_filtered) {
         (true, true) => print_notice("no job is like that; next: cell job status"),
@@ -115,7 +115,7 @@ pub fn print_jobs(jobs: &[JobView], is_filtered: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Jobs, a line each.
+/// Renders jobs, one line each.
 fn render_list(jobs: &[JobView], now: Time) -> String {
     let rows: Vec<Vec<String>> = jobs
         .iter()
@@ -134,14 +134,13 @@ fn render_list(jobs: &[JobView], now: Time) -> String {
             row
         })
         .collect();
-    match is_wide() {
-        true => table::render_with_text_column(
+    if is_wide() {
+        table::render_with_text_column(
             &["job", "state", "priority", "age", "version", "limits", "tasks"],
             &rows,
-        ),
-        false => {
-            table::render_with_text_column(&["job", "state", "priority", "age", "tasks"], &rows)
-        }
+        )
+    } else {
+        table::render_with_text_column(&["job", "state", "priority", "age", "tasks"], &rows)
     }
 }
 
@@ -150,7 +149,7 @@ pub fn limits_text(limits: &cellwright_cell::resource::Resources) -> String {
     format!("{}, {}", amount("cpu", limits.cpu), amount("ram", limits.ram))
 }
 
-/// Tasks, a line each.
+/// Renders tasks, one line each.
 pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
     let rows: Vec<Vec<String>> = tasks
         .iter()
@@ -172,15 +171,12 @@ pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
             row
         })
         .collect();
-    match is_wide() {
-        true => {
-            let header =
-                ["task", "state", "machine", "try", "since", "limits", "reserved", "ports", ""];
-            table::render_with_text_column(&header, &rows)
-        }
-        false => {
-            table::render_with_text_column(&["task", "state", "machine", "try", "since", ""], &rows)
-        }
+    if is_wide() {
+        let header =
+            ["task", "state", "machine", "try", "since", "limits", "reserved", "ports", ""];
+        table::render_with_text_column(&header, &rows)
+    } else {
+        table::render_with_text_column(&["task", "state", "machine", "try", "since", ""], &rows)
     }
 }
 
@@ -228,11 +224,11 @@ fn update_text(key: &str, update: &Update, is_complete: bool) -> String {
     wrap(&format!("{kind} from version {from} to {to}: "), "  ", &text)
 }
 
-/// What to type next about the first task that needs it.
+/// What to type next about the first task with a problem.
 fn next_hint(key: &str, tasks: &[TaskView]) -> String {
     if let Some(task) = tasks.iter().find(|task| status_text::is_failing(task)) {
         let index = task.index;
-        // The log of one that runs again is that of the attempt that is well.
+        // The log of a restarted task is that of its current attempt, which is healthy.
         return match &task.last_end {
             Some(end) if task.state.is_on_machine() => format!(
                 "\nwhy it failed: cell logs {key}/{index} --stderr --attempt {}\n",

@@ -1,5 +1,5 @@
-//! `cell status [ANYTHING]`: how the cell stands, or whatever is called so, or begins so. People
-//! remember names, not which kind of thing they belong to.
+//! `cell status [ANYTHING]`: the status of the cell, or of any object with this name or prefix.
+//! People remember names, not which kind of object they belong to.
 
 mod cell;
 mod job;
@@ -54,13 +54,13 @@ pub struct StatusArgs {
     output: OutputArgs,
 }
 
-/// One thing, whatever it is.
+/// An object of any kind.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum CellObject {
     Job(JobStatus),
     AllocSet(JobStatus),
-    /// One task, or some, of a job.
+    /// One or some tasks of a job.
     Task(JobStatus),
     Machine {
         machine: MachineView,
@@ -91,7 +91,7 @@ impl StatusArgs {
                 Output::Json => print_json(&cell_status)?,
                 Output::Table => print_prose(&cell::render(&cell_status))?,
             }
-            // What was asked for was shown, but it may be old and nothing can change it.
+            // The status was printed, but it may be stale, and no change is possible.
             return Ok(if cell_status.is_led() { Success::Done } else { Success::NoLeader });
         };
         let object = block_on(find_object(&cell, text))?;
@@ -104,7 +104,7 @@ impl StatusArgs {
 }
 
 impl CellObject {
-    /// What commands take to mean this very thing again.
+    /// The names by which commands refer to this object.
     pub fn names(&self) -> Vec<String> {
         match self {
             CellObject::Job(status) | CellObject::AllocSet(status) => vec![status.job_name()],
@@ -128,7 +128,7 @@ impl CellObject {
     }
 }
 
-/// The one thing that is meant.
+/// Finds the one object with this name.
 pub async fn find_object(cell: &Cell, text: &str) -> Result<CellObject, Failure> {
     if text.is_empty() {
         return Err(Failure::Usage {
@@ -138,7 +138,7 @@ pub async fn find_object(cell: &Cell, text: &str) -> Result<CellObject, Failure>
             next: "see what there is: cell status, cell job status, cell machine ls".into(),
         });
     }
-    // A range is of tasks; no name has brackets.
+    // Only task ranges have brackets; names have none.
     if text.contains('[') {
         let target_arg = target::parse_target(text).map_err(|message| Failure::Usage {
             message: format!("{text:?}: {message}"),
@@ -164,7 +164,7 @@ pub async fn find_object(cell: &Cell, text: &str) -> Result<CellObject, Failure>
     }
 }
 
-/// Of a job that there is, and an index that it has not, the cell says how many it has.
+/// For an existing job and a missing index, the cell's error says how many tasks it has.
 async fn missing_task_failure(cell: &Cell, text: &str) -> Option<Failure> {
     let target = target::parse_target(text).ok()?.resolve(cell).await.ok()?;
     let [index] = target.tasks.as_deref()? else { return None };

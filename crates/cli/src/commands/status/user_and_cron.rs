@@ -1,4 +1,4 @@
-//! A user and a cron.
+//! The status of a user, and of a cron.
 
 use crate::commands::enum_words::enum_text;
 use crate::commands::quota;
@@ -9,9 +9,10 @@ use cellwright_cell::time::{Span, Time};
 
 pub fn user(user: &UserView) -> String {
     let capabilities: Vec<String> = user.capabilities.iter().map(enum_text).collect();
-    let may = match capabilities.is_empty() {
-        true => "submit jobs".to_owned(),
-        false => format!("submit jobs; {}", capabilities.join(", ")),
+    let may = if capabilities.is_empty() {
+        "submit jobs".to_owned()
+    } else {
+        format!("submit jobs; {}", capabilities.join(", "))
     };
     let mut out = format!(
         "user {}: {}\n{}",

@@ -1,5 +1,5 @@
-//! The picture on a screen of any size, from 80 columns on. One bar says three things: what is
-//! used, what more is reserved, and what more the limits allow.
+//! Draws the screen of `cell top` at any size from 80 columns on. One bar shows three amounts:
+//! usage, the rest of the reservation, and the rest up to the limits.
 
 use super::screen_data::{CpuAndRam, ScreenData, UsageRow};
 use ratatui::Frame;
@@ -8,10 +8,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Row, Table};
 
-/// Lines above and below the table: two of head and an empty one, two of foot.
+/// Lines above and below the table: two of header and an empty one, two of footer.
 pub const FRAME_LINES: u16 = 5;
 
-/// Places of a bar.
+/// The width of a bar in characters.
 const BAR_WIDTH: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Sort {
     }
 }
 
-/// What the person at the screen chose.
+/// The view that the user has selected.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     pub pane: Pane,
@@ -47,9 +47,9 @@ pub struct View {
     /// The first row on the screen.
     pub first_row: usize,
     pub is_paused: bool,
-    /// Why the picture is not fresh.
+    /// Why the data is stale.
     pub stale_reason: Option<String>,
-    /// The picture is printed once, without so many of its lines.
+    /// Set for a printed snapshot: the number of lines left out.
     pub omitted_lines: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ impl View {
         }
     }
 
-    /// The last row stays on the screen.
+    /// Keeps the last row on the screen.
     pub fn clamp_scroll(&mut self, data: &ScreenData) {
         self.first_row = self.first_row.min(self.lines(data).len().saturating_sub(1));
     }
@@ -109,7 +109,7 @@ fn footer(view: &View) -> String {
 fn table<'a>(data: &ScreenData, view: &View) -> Table<'a> {
     let mut lines: Vec<&UsageRow> = view.lines(data).iter().collect();
     let busy = |line: &UsageRow, of: fn(CpuAndRam) -> u64| {
-        // What nobody has measured comes last, as it shows no figure to sort by.
+        // Rows without a measurement come last, as they have no figure to sort by.
         std::cmp::Reverse(line.used.map(|used| percent(of(used), of(line.total))))
     };
     match view.sort {
@@ -151,12 +151,12 @@ fn row<'a>(line: &UsageRow) -> Row<'a> {
     ])
 }
 
-/// Hundredths of the whole.
+/// `part` as a percentage of `whole`.
 fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
-/// A bar, and what is used in hundredths of the whole; no figure until that is measured.
+/// A bar and the usage in percent; without a measurement there is no percentage.
 fn gauge(line: &UsageRow, of: fn(CpuAndRam) -> u64) -> String {
     let whole = of(line.total);
     let places = |amount: u64| {

@@ -1,5 +1,5 @@
-//! `cell top`: the cell on one screen, kept fresh: what machines and jobs use against what is
-//! reserved for them and what their limits allow.
+//! `cell top`: the cell on one screen, refreshed: the usage of machines and jobs against their
+//! reservations and limits.
 
 mod draw;
 mod screen_data;
@@ -18,9 +18,9 @@ use screen_data::ScreenData;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-/// How often the cell is asked.
+/// The refresh interval.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Lines of machines or jobs that one printed picture holds; the rest is counted.
+/// The maximum number of machine or job lines in a printed snapshot; the rest is counted.
 const MAX_PRINTED_LINES: u16 = 1000;
 
 const AFTER_HELP: &str = "\
@@ -50,7 +50,8 @@ impl TopArgs {
             print(&render_once(&data, view)?)?;
             return Ok(Success::Done);
         }
-        // Asked once before the screen is taken: what is wrong is said in plain lines.
+        // Fetched once before the terminal is taken over, so that errors are printed as plain
+        // lines.
         let data = block_on(screen_data::read(&cell))?;
         let mut terminal = ratatui::try_init().map_err(terminal_failure)?;
         let done = run_interactive(&cell, &mut terminal, data, &mut view);
@@ -64,8 +65,7 @@ fn terminal_failure(error: io::Error) -> Failure {
     Failure::from_error(&error, "the same command with --once")
 }
 
-/// One picture as plain text: as many lines as there are things to say, and none of the keys, which
-/// nobody can press any more.
+/// One snapshot as plain text: as many lines as needed, without the keys, which cannot be used.
 fn render_once(data: &ScreenData, mut view: View) -> Result<String, Failure> {
     let all = view.lines(data).len();
     let printed_rows = u16::try_from(all).unwrap_or(u16::MAX).min(MAX_PRINTED_LINES);
@@ -115,13 +115,13 @@ fn run_interactive(
                 data = fresh;
                 view.stale_reason = None;
             }
-            // Masters change; the last picture stays until one answers again.
+            // Leadership may change; the last data stays until a master answers again.
             Err(failure) => view.stale_reason = Some(failure.to_string()),
         }
     }
 }
 
-/// Whether to go on.
+/// Handles a key; returns false to quit.
 fn handle_key(key: KeyEvent, view: &mut View) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
@@ -173,14 +173,14 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
         let of = |name: &str| *lines.iter().find(|line| line.contains(name)).unwrap();
-        // Of sixteen places two are used, two more reserved, four more within limits.
+        // Of sixteen characters, two are usage, two more reservation, four more limits.
         assert!(of("m1").contains("##==----........"), "{text}");
         assert!(of("m1").contains("  12%"), "{text}");
-        // Nobody has measured it yet: what is reserved is no use.
+        // Without a measurement, the reservation must not be shown as usage.
         assert!(of("m2").contains("========--------    -") && !of("m2").contains('%'), "{text}");
         let (head, tasks, foot) = (lines[0], lines[1], lines[lines.len() - 1]);
         assert!(head.starts_with("cell at ") && tasks == "6 running", "{text}");
-        // Head, empty, header, two machines, empty, foot.
+        // Header, empty, table header, two machines, empty, footer.
         assert_eq!((lines.len(), lines[2], lines[6]), (8, "", ""), "{text}");
         assert!(foot.starts_with("# used") && !text.contains("q quit"), "{text}");
         assert!(foot.ends_with("% used of capacity"), "{text}");

@@ -1,4 +1,4 @@
-//! What is on the screen, read from the cell.
+//! The data of the screen, fetched from the cell.
 
 use crate::commands::{pagination, status_text};
 use crate::connection::Cell;
@@ -12,11 +12,13 @@ use cellwright_cell::resource::Resources;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Machines, jobs or tasks that are read at once.
+/// The page size for machines, jobs and tasks.
 const PAGE_SIZE: u32 = 1000;
-/// Jobs whose tasks are added up: as many as a screen shows, and some to scroll to.
+/// The maximum number of jobs whose tasks are summed: as many as a screen shows, and some to scroll
+/// to.
 const MAX_SUMMED_JOBS: usize = 40;
-/// Tasks of a job that are added up. Of a larger one nothing is said rather than a part.
+/// The maximum number of tasks of a job that are summed. A larger job has no usage rather than a
+/// partial one.
 const MAX_SUMMED_TASKS: u32 = 5000;
 
 pub struct ScreenData {
@@ -32,21 +34,21 @@ pub struct CpuAndRam {
     pub ram: u64,
 }
 
-/// A machine or a job.
+/// The usage of a machine or a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRow {
     pub name: String,
     pub state: String,
     pub tasks: u32,
-    /// What all of it is measured against: capacity of a machine, limits of a job.
+    /// The total that usage is measured against: a machine's capacity, a job's limits.
     pub total: CpuAndRam,
-    /// Absent where nobody has said so.
+    /// Absent without a measurement.
     pub used: Option<CpuAndRam>,
     pub reserved: CpuAndRam,
     pub limits: CpuAndRam,
 }
 
-/// The part of a machine that is shown. What it uses is known to newer masters alone.
+/// The displayed part of a machine. Only newer masters report its usage.
 #[derive(Deserialize)]
 struct RawMachine {
     name: Name,
@@ -115,7 +117,7 @@ pub async fn read(cell: &Cell) -> Result<ScreenData, Failure> {
     })
 }
 
-/// A list in full, page by page.
+/// Fetches a complete list, page by page.
 async fn fetch_all<T: DeserializeOwned>(cell: &Cell, path: &str) -> Result<Vec<T>, ClientError> {
     let (mut items, mut after) = (Vec::new(), None);
     loop {
@@ -166,7 +168,7 @@ async fn job_line(cell: &Cell, job: &JobView, sums_tasks: bool) -> Result<UsageR
     }
     let key = JobKey { user: job.user.clone(), job: job.name.clone() };
     let path = format!("/v1/jobs/{}/{}/tasks", key.user, key.job);
-    // A job may be gone by now; its line says what was known.
+    // A job may have been purged meanwhile; its line shows what was known.
     let Ok(tasks) = fetch_all::<RawTask>(cell, &path).await else { return Ok(line) };
     for task in tasks.iter().filter(|task| task.machine.is_some()) {
         line.limits.add(task.limits);

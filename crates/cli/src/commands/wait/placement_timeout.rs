@@ -1,5 +1,5 @@
-//! How long a job may wait for its first machine before whoever waits for it goes: as long as they
-//! said, or a little while where nothing that passes by itself stands in its way.
+//! How long a command waits for a job's first placement: as long as the user specified, or a short
+//! grace period if only permanent obstacles are in its way.
 
 use super::{NOT_PLACED_EXIT_CODE, Outcome, WaitResult, fetch_tasks};
 use crate::commands::target::Target;
@@ -24,13 +24,14 @@ pub struct PlacementTimeout {
     place_timeout: Option<Span>,
 }
 
-/// A machine may just be joining.
+/// Long enough for a machine that is just joining.
 const DEFAULT_GRACE: Span = Span::seconds(10);
-/// Looks are this far apart.
+/// The interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl PlacementTimeout {
-    /// The end of it, or that it does not begin. It is left in the queue: only who asked goes.
+    /// Waits for the end of the job, or gives up if it is not placed. The job stays in the queue;
+    /// only the command ends.
     pub async fn wait_or_give_up(
         self,
         cell: &Cell,
@@ -58,7 +59,7 @@ impl PlacementTimeout {
         let span = Duration::from_millis(limit.unwrap_or(DEFAULT_GRACE).0);
         let mut timer = FutilityTimer::new(span);
         loop {
-            // What cannot be asked now says nothing about machines.
+            // A failed request says nothing about machines.
             let why = match unplaced_task(cell, target).await {
                 Ok(Some((task, why))) if limit.is_some() => Some((task, why)),
                 Ok(Some((task, why))) => match is_permanent(cell, &task, &why).await {
@@ -76,13 +77,13 @@ impl PlacementTimeout {
     }
 }
 
-/// Whether each look of a whole span said that waiting is in vain. One look would take a machine
-/// that is just being restarted, or a scheduler that is just being replaced, for the whole story.
+/// Tracks whether every check of a whole period found the wait futile. A single check would be
+/// misled by a machine that is just being restarted, or a scheduler that is just being replaced.
 #[derive(Debug)]
 struct FutilityTimer {
     span: Duration,
     poll_interval: Duration,
-    /// Since the first look of those that said so without a break.
+    /// Since the first of the uninterrupted checks that found it futile.
     futile_for: Option<Duration>,
 }
 
@@ -98,7 +99,7 @@ impl FutilityTimer {
     }
 }
 
-/// Whether what stands in its way is nothing that passes by itself.
+/// Whether none of the obstacles goes away by itself.
 async fn is_permanent(
     cell: &Cell,
     task: &TaskView,
@@ -108,7 +109,7 @@ async fn is_permanent(
         return Ok(true);
     }
     let has_machines = |code: &str| why.reasons.iter().any(|r| r.code == code && r.machines > 0);
-    // Nothing else stands in its way there, and that passes.
+    // The only obstacle there is lack of free capacity, which is temporary.
     if has_machines("machine-short") {
         return Ok(false);
     }
@@ -122,13 +123,14 @@ async fn is_permanent(
     Ok(!machines.iter().any(|machine| could_come_back(machine, task.limits)))
 }
 
-/// A drain ends and a machine comes back: neither is a reason to go.
+/// Whether the machine may become usable: a drain ends and a machine comes back, so neither is a
+/// reason to give up.
 fn could_come_back(machine: &MachineView, limits: Resources) -> bool {
     let is_away = machine.draining || machine.status == MachineStatus::Down;
     is_away && limits.within(machine.spec.capacity)
 }
 
-/// Its first task and why that waits, when nothing of it has run and no machine would take it now.
+/// The first task and its pending reason, if no task has run and no machine would take it now.
 async fn unplaced_task(
     cell: &Cell,
     target: &Target,

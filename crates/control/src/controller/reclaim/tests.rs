@@ -1,4 +1,4 @@
-//! One machine, tasks that use more or less than they did.
+//! One machine, tasks that use more or less than before.
 
 use super::*;
 use crate::controller::testing::{Cell, job, key};
@@ -17,7 +17,7 @@ struct World {
     cell: Cell,
     feed: ReclaimFeed,
     at: u64,
-    /// Whether what is asked for reaches the log.
+    /// Whether requested changes reach the log.
     log_works: bool,
 }
 
@@ -41,7 +41,7 @@ impl World {
         self.cell.task("jfoo", 0).reservation.cpu
     }
 
-    /// Uses `amount` for some seconds; when what was asked for.
+    /// Uses `amount` for some seconds; returns when which reservation was requested.
     fn run(&mut self, seconds: u64, amount: u64) -> Vec<(u64, u64)> {
         let mut requested = Vec::new();
         for second in (10..=seconds).step_by(10) {

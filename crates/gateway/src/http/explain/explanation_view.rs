@@ -1,4 +1,4 @@
-//! Explanations as readers get them: sentences for people, the same as data for programs.
+//! Explanations as the API returns them: sentences for people, the same as data for programs.
 
 use super::health;
 use crate::http::view::{at_max_down, failed_dependency};
@@ -8,31 +8,31 @@ use cellwright_api::types::{
 };
 use cellwright_cell::disruption;
 use cellwright_cell::event::{Event, EventKind, TaskChange};
+use cellwright_cell::explanation::{Counterfactual, Explanation, ReasonCount};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::reason::Reason;
-use cellwright_cell::render;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, Task, TaskOutcome, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_cell::units::{pluralize, times_text};
+use cellwright_cell::words;
+use cellwright_cell::words::quantity::{Natural, span};
 use cellwright_master::usage::UsageSnapshot;
 use cellwright_sched::explain::placement_ranking::{PlacementRanking, RankedMachine};
-use cellwright_sched::explain::units::{StandardUnits, format_span};
-use cellwright_sched::explain::{Counterfactual, Explanation, ReasonCount, text};
 use serde_json::Value;
 
-/// What is known of a task's past.
+/// The known past of a task.
 #[derive(Clone, Debug, Default)]
 pub(in crate::http) struct TaskHistory {
     events: Vec<HappenedView>,
-    /// The newest end of an attempt.
+    /// The last end of an attempt.
     end: Option<HappenedView>,
     from: Option<u64>,
 }
 
 impl TaskHistory {
-    /// Rows are used again: what was before the job was submitted is somebody else's.
+    /// Rows are reused: events from before the job was submitted belong to another job.
     pub fn new(state: &State, job: JobId, events: Vec<Event>, from: Option<u64>) -> TaskHistory {
         let since = state.jobs().get(job).map_or(Time::ZERO, |row| row.submitted_at);
         let mut history = TaskHistory { from, ..TaskHistory::default() };
@@ -45,7 +45,7 @@ impl TaskHistory {
                 TaskChange::Stopping { .. } => cause = Some((*attempt, event.reason.clone())),
                 change if is_end(*change) => {
                     let about = warned.filter(|(of, _)| of == attempt);
-                    // That its machine has seen the end is not why it was told to stop.
+                    // That its machine reported the end is not the reason why it was stopped.
                     let seen = event.reason == Reason::AgentReport;
                     let why = cause.take().filter(|(of, _)| of == attempt && seen);
                     let end = why.map(|(_, reason)| Event { reason, ..event.clone() });
@@ -60,9 +60,9 @@ impl TaskHistory {
     }
 }
 
-/// An event of a task, without its name.
+/// An event of a task, without the task's name.
 fn event_view(state: &State, event: &Event, attempt: u32) -> HappenedView {
-    let text = render::event(state, event);
+    let text = words::event(state, event);
     let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
     HappenedView { at: event.at, attempt, reason: event.reason_code().to_owned(), text }
 }
@@ -90,7 +90,7 @@ fn is_end(change: TaskChange) -> bool {
     )
 }
 
-/// What is true of a task in any state; `None` for a row that is gone.
+/// What applies to a task in any state; `None` for a row that was removed.
 pub(super) fn base_view(
     state: &State,
     id: TaskId,
@@ -136,24 +136,24 @@ pub(super) fn base_view(
     })
 }
 
-/// A task that waits for a machine.
+/// Adds the explanation of a task that waits for a machine.
 pub(super) fn add_waiting(view: &mut ExplanationView, explanation: &Explanation) {
     add_explanation(view, explanation);
     view.text = match &view.failing {
-        // When it is tried again is said already.
+        // The time of its next attempt is in the text already.
         Some(failing) => {
             let explanation = Explanation { standing: None, ..explanation.clone() };
-            let placement = text::render(&explanation, &StandardUnits);
+            let placement = words::explanation::render(&explanation, &Natural);
             format!("{}\n{}", failing_text(failing), after_headline(&placement))
         }
-        None => text::render(explanation, &StandardUnits),
+        None => words::explanation::render(explanation, &Natural),
     };
     if let (None, Some(end)) = (&view.failing, &view.last_end) {
         view.text.push_str(&format!("\nLast: {}.", end.text));
     }
 }
 
-/// The counts and what follows from them.
+/// Adds the counts of reasons and what follows from them.
 pub(in crate::http) fn add_explanation(view: &mut ExplanationView, explanation: &Explanation) {
     let victims = explanation.victims.as_ref();
     let queue_position = explanation.standing.as_ref();
@@ -171,7 +171,7 @@ pub(in crate::http) fn add_explanation(view: &mut ExplanationView, explanation: 
     view.higher_priority = queue_position.map_or(0, |s| s.higher_priority);
 }
 
-/// An explanation of a task that is only imagined.
+/// The explanation of a hypothetical task.
 pub(in crate::http) fn hypothetical_view(
     name: String,
     explanation: &Explanation,
@@ -180,7 +180,7 @@ pub(in crate::http) fn hypothetical_view(
         task: name,
         state: TaskState::Pending,
         priority: explanation.priority,
-        text: text::render(explanation, &StandardUnits),
+        text: words::explanation::render(explanation, &Natural),
         machines_total: 0,
         reasons: Vec::new(),
         counterfactual: None,
@@ -208,7 +208,7 @@ pub(in crate::http) fn hypothetical_view(
 }
 
 fn reason_view(reason: &ReasonCount) -> ReasonView {
-    // The detail is an enumeration: its name says what the code says already.
+    // The detail is an enum: its variant name repeats the code.
     let detail = match serde_json::to_value(&reason.detail) {
         Ok(Value::Object(fields)) => fields.into_iter().next().map_or(Value::Null, |(_, v)| v),
         _ => Value::Null,
@@ -217,13 +217,13 @@ fn reason_view(reason: &ReasonCount) -> ReasonView {
         code: reason.code.into(),
         machines: reason.machines,
         detail,
-        text: text::format_reason(reason, &StandardUnits),
+        text: words::explanation::reason(reason, &Natural),
     }
 }
 
 fn counterfactual_view(change: &Counterfactual) -> CounterfactualView {
     CounterfactualView {
-        text: text::format_change(change, &StandardUnits),
+        text: words::explanation::change(change, &Natural),
         change: serde_json::to_value(&change.change).unwrap_or_default(),
         permille: change.permille,
         machines: change.machines,
@@ -235,7 +235,7 @@ fn failing_text(failing: &FailingView) -> String {
     let times = times_in_a_row(failing.failures_in_row);
     let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
     let next = match failing.next_try_in {
-        Some(wait) => format!(" Next try in {}.", format_span(wait)),
+        Some(wait) => format!(" Next try in {}.", span(wait)),
         None => " It is tried again at the next chance.".to_owned(),
     };
     format!("failing: it failed {times}.{}{next}", last.unwrap_or_default())
@@ -247,14 +247,14 @@ fn times_in_a_row(failures: u32) -> String {
     format!("{}{row}", times_text(u64::from(failures)))
 }
 
-/// A failing task is not pending for want of a machine; what the machines say comes second.
+/// A failing task is not pending for lack of a machine; the machines' reasons come second.
 fn after_headline(placement: &str) -> String {
     placement
         .strip_prefix("pending: ")
         .map_or_else(|| placement.to_owned(), |rest| format!("When it is tried: {rest}"))
 }
 
-/// A task on a machine.
+/// Adds the explanation of a task on a machine.
 pub(super) fn add_placement(
     view: &mut ExplanationView,
     state: &State,
@@ -301,7 +301,7 @@ pub(super) fn add_placement(
     view.text = lines.join("\n");
 }
 
-/// Why a task is still on a machine that drains, if that is for what its job says.
+/// Why a task is still on a draining machine, if a limit of its job is the reason.
 fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<String> {
     let machine = row.machine().and_then(|machine| state.machines().get(machine));
     machine.filter(|machine| machine.draining)?;
@@ -311,14 +311,11 @@ fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<St
     let limit = format!("the disruption limit of {}", state.job_key(job)?);
     Some(match turn {
         Time::NEVER => format!("Its machine drains; {limit} lets fewer leave at once."),
-        at => format!(
-            "Its machine drains; it waits for {limit}, next in {}.",
-            format_span(at.since(now))
-        ),
+        at => format!("Its machine drains; it waits for {limit}, next in {}.", span(at.since(now))),
     })
 }
 
-/// Why a task still runs as before its job was updated.
+/// Why a task still runs the spec from before its job's update.
 fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
     let job = state.jobs().get(row.job)?;
     let update = job.update.as_ref().filter(|_| row.version != job.version)?;
@@ -341,7 +338,7 @@ fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
     })
 }
 
-/// That no more of a job may be down, if it is so.
+/// The sentence that no more tasks of a job may be down, if that is so.
 fn waits_for_max_down(state: &State, id: TaskId) -> Option<String> {
     let job = at_max_down(state, id)?;
     let key = state.job_key(job)?;
@@ -389,7 +386,7 @@ fn here_text(placement: &PlacementRanking, total: usize) -> String {
     }
 }
 
-/// The first term in which two scores differ is what decides.
+/// The first term in which two scores differ decides.
 fn compare_scores(own: &RankedMachine, other: &RankedMachine) -> String {
     let (a, b) = (own.terms, other.terms);
     let terms = [
@@ -429,7 +426,7 @@ fn join_with_and(words: &[String]) -> String {
     }
 }
 
-/// A task that is neither in the queue nor on a machine.
+/// Adds the explanation of a task that is neither in the queue nor on a machine.
 pub(super) fn add_inactive(view: &mut ExplanationView, state: &State, row: &Task, now: Time) {
     let ended = match row.state {
         TaskState::Deferred => {
@@ -454,21 +451,19 @@ pub(super) fn add_inactive(view: &mut ExplanationView, state: &State, row: &Task
         _ => String::new(),
     };
     let last = view.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
-    // The state's own time stands still while nothing happens.
+    // Log time does not advance while nothing happens.
     let ago = now.since(row.changed_at);
-    let ago = if ago == Span::ZERO {
-        String::new()
-    } else {
-        format!(" That was {} ago.", format_span(ago))
-    };
+    let ago =
+        if ago == Span::ZERO { String::new() } else { format!(" That was {} ago.", span(ago)) };
     view.text = format!("{ended}{ago}{}", last.unwrap_or_default());
 }
 
-/// By its own rule where its end has one, or because it failed too often.
+/// The sentence for a task that failed for good: by the rule that its exit matched, or because it
+/// failed too often.
 fn permanent_failure_text(state: &State, row: &Task, exit: ExitClass) -> String {
     match (exit, row.last_end.as_ref().map(|end| &end.why)) {
         (_, Some(Reason::NotRetried { exit, forgiven })) => {
-            let rule = render::not_retried(*exit, *forgiven);
+            let rule = words::not_retried(*exit, *forgiven);
             format!("failed for good; {rule} (`restart.retry` of the job).")
         }
         (ExitClass::Lost | ExitClass::Evicted, _) => {
@@ -477,13 +472,13 @@ fn permanent_failure_text(state: &State, row: &Task, exit: ExitClass) -> String 
                 .to_owned()
         }
         _ => {
-            let exit_text = render::exit_text(state, exit);
-            format!("failed for good: {exit_text}, and its job allows no more failures.")
+            let how = words::ended(state, exit);
+            format!("failed for good: {how}, and its job allows no more failures.")
         }
     }
 }
 
-/// The explanations of a job, one below the other.
+/// The explanations of a job, one after the other.
 pub(super) fn job_text(
     tasks: &TaskCounts,
     groups: &[WaitingGroup],

@@ -1,39 +1,39 @@
-//! What is ahead of a task that waits: when it will start (X5), and with what smaller request it
-//! would fit on many machines (B17).
+//! Forecast for a waiting task: when it will start (X5), and with what smaller request it would fit
+//! on many machines (B17).
 //!
-//! An estimate rests on ends that are known, played forward by the scheduler's own code; where
-//! there are none, on how many such tasks found a place *while this one waited*. A cell that was
-//! filled in a minute and then never frees anything has placed thousands and will place none, so
-//! what was placed before it waited says nothing. Where neither is known, that is what is said.
+//! An estimate is based on known ends of tasks, simulated by the scheduler's own code; where there
+//! are none, on how many such tasks were placed *while this one waited*. A cell that was filled in
+//! a minute and then never frees anything has placed thousands and will place none, so placements
+//! before it waited say nothing. Where neither is known, the forecast says so.
 
 use cellwright_api::types::{EasierView, EtaView, ExplanationView};
+use cellwright_cell::explanation::Explanation;
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
+use cellwright_cell::words::quantity::{Natural, Rounding, Units, span};
 use cellwright_master::events::EventLog;
 use cellwright_sched::available_shapes::{self, EASY_PERCENT, EasierShape};
 use cellwright_sched::eta::{
     EstimateBasis, EstimateQuery, MAX_WORK, NoEstimate, StartEstimate, estimate,
 };
-use cellwright_sched::explain::Explanation;
 use cellwright_sched::explain::names::NameResolver;
-use cellwright_sched::explain::units::{Rounding, StandardUnits, Units, format_span};
 use cellwright_sched::{ClusterSnapshot, DEFAULT_SEED, Options};
 
-/// How far back placements are counted.
+/// Window in which placements are counted.
 const RATE_WINDOW: Span = Span::seconds(30 * 60);
-/// Placements that make a rate.
+/// Least number of placements for a rate.
 const MIN_PLACEMENTS: u32 = 3;
 
-/// Where it is looked for.
+/// Context of the forecasts of one query.
 pub(super) struct Forecast<'a> {
     pub state: &'a State,
     pub snapshot: &'a ClusterSnapshot,
     pub events: &'a EventLog,
     pub now: Time,
-    /// Whether a scheduler plans the task at all.
+    /// Whether a scheduler serves the task's shard at all.
     pub served: bool,
 }
 
@@ -43,7 +43,7 @@ impl Forecast<'_> {
         let class = self.snapshot.class_of(id);
         let found = class
             .and_then(|class| available_shapes::easier_shape(self.snapshot, class, EASY_PERCENT));
-        // A change of one thing that helps as many machines is nearer and said already.
+        // A change of one dimension that helps as many machines is nearer and in the text already.
         let helped_machines =
             explanation.counterfactual.as_ref().map_or(0, |change| change.machines);
         view.easier = found
@@ -55,9 +55,9 @@ impl Forecast<'_> {
         }
     }
 
-    /// Adds when it starts: as data always, as text where it does not repeat what the explanation
-    /// says of a task that fits, that has to wait for its time or for machines that are closed, or
-    /// that never will.
+    /// Adds the estimated start: as data always, as text where it does not repeat the explanation
+    /// of a task that fits, that has to wait for its time or for machines that are closed, or that
+    /// never will.
     pub fn add_eta(&self, view: &mut ExplanationView, explanation: &Explanation, id: TaskId) {
         let eta = self.eta(explanation, id);
         let is_news = !matches!(
@@ -100,7 +100,7 @@ impl Forecast<'_> {
                 ("next-pass", "as things are now", text)
             }
             EstimateBasis::NotBefore => {
-                let wait = format_span(wait);
+                let wait = span(wait);
                 let text =
                     format!("Expected to start in {wait}, when its back-off or lease is over.");
                 ("not-before", "as things are now", text)
@@ -108,7 +108,7 @@ impl Forecast<'_> {
             EstimateBasis::Ends => {
                 let wait = match wait {
                     Span::ZERO => "now".to_owned(),
-                    wait => format!("in {}", format_span(wait)),
+                    wait => format!("in {}", span(wait)),
                 };
                 let reason = match &after[..] {
                     [] => format!("{machine} has room then"),
@@ -129,8 +129,8 @@ impl Forecast<'_> {
         }
     }
 
-    /// From what found a place while the task waited. That the past cannot be read is no reason to
-    /// explain nothing.
+    /// By the rate of placements while the task waited. If the events cannot be read, there is just
+    /// no estimate by rate.
     fn by_rate(&self, explanation: &Explanation, id: TaskId, now: Time) -> Option<EtaView> {
         let position = explanation.standing?.position?;
         let waits_since = self.state.tasks().get(id)?.changed_at;
@@ -155,7 +155,8 @@ impl Forecast<'_> {
     }
 }
 
-/// `placed` tasks like it in `window`, and it is number `position`.
+/// The estimate when `placed` similar tasks were placed in `window`, and this one has queue
+/// position `position`.
 fn eta_by_rate(placed: u32, window: Span, position: u32, now: Time) -> Option<EtaView> {
     if placed < MIN_PLACEMENTS {
         return None;
@@ -170,8 +171,8 @@ fn eta_by_rate(placed: u32, window: Span, position: u32, now: Time) -> Option<Et
     let text = format!(
         "Expected to start in about {}, a rough guess: in the last {} {placed} tasks of its band \
          that ask for as much found a place, and {before}.",
-        format_span(wait),
-        format_span(window)
+        span(wait),
+        span(window)
     );
     Some(EtaView {
         at: Some(now.plus(wait)),
@@ -184,9 +185,9 @@ fn eta_by_rate(placed: u32, window: Span, position: u32, now: Time) -> Option<Et
     })
 }
 
-/// Why there is no estimate for what no machine would take if it were empty. That is not to say
-/// that none ever will: a machine that drains, is down or is short itself is not asked, and inside
-/// an alloc set there may be no alloc yet.
+/// Why there is no estimate for a task that would fit on no machine even if it were empty. That
+/// does not mean it never will: machines that drain, are down or are under resource pressure are
+/// not evaluated, and an alloc set may have no alloc yet.
 fn never_fits(explanation: &Explanation) -> EtaView {
     let is_for = |infeasible_reason: InfeasibleReason| {
         explanation
@@ -195,9 +196,10 @@ fn never_fits(explanation: &Explanation) -> EtaView {
             .any(|reason| reason.code == infeasible_reason.code() && reason.machines > 0)
     };
     let awaits_alloc = explanation.too_large.is_empty() && is_for(InfeasibleReason::NoAllocHere);
-    match explanation.once_open > 0 || is_for(InfeasibleReason::MachineShort) || awaits_alloc {
-        true => no_eta("closed", "the machines that could take it are closed to it now"),
-        false => no_eta("never-fits", "no machine that is up could take it even when empty"),
+    if explanation.once_open > 0 || is_for(InfeasibleReason::MachineShort) || awaits_alloc {
+        no_eta("closed", "the machines that could take it are closed to it now")
+    } else {
+        no_eta("never-fits", "no machine that is up could take it even when empty")
     }
 }
 
@@ -205,7 +207,7 @@ fn unknown_eta(why: NoEstimate, now: Time) -> EtaView {
     match why {
         NoEstimate::NoKnownEnd => no_eta("nothing-ends", "nothing that holds room has a known end"),
         NoEstimate::NoRoomUntil { until } => {
-            let until = format_span(until.since(now));
+            let until = span(until.since(now));
             let why = format!("all that has a known end has ended in {until}, which is not enough");
             no_eta("not-even-then", &why)
         }
@@ -213,7 +215,7 @@ fn unknown_eta(why: NoEstimate, now: Time) -> EtaView {
             no_eta("too-far", "too many wait for the queue to be played forward")
         }
         NoEstimate::HorizonReached { until } => {
-            let why = format!("there is no room in the next {}", format_span(until.since(now)));
+            let why = format!("there is no room in the next {}", span(until.since(now)));
             no_eta("too-far", &why)
         }
     }
@@ -237,7 +239,7 @@ fn easier_view(explanation: &Explanation, found: &EasierShape) -> EasierView {
     let lowered =
         [Dimension::Cpu, Dimension::Ram].into_iter().filter(|d| limits.get(*d) < requested.get(*d));
     let lowered: Vec<String> = lowered
-        .map(|d| format!("{d} <= {}", StandardUnits.amount(d, limits.get(d), Rounding::Down)))
+        .map(|d| format!("{d} <= {}", Natural.amount(d, limits.get(d), Rounding::Down)))
         .collect();
     let noun = if of == 1 { "machine" } else { "machines" };
     let text = format!("With {} it would fit on {machines} of {of} {noun}.", lowered.join(" and "));
@@ -247,9 +249,9 @@ fn easier_view(explanation: &Explanation, found: &EasierShape) -> EasierView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_sched::explain::{Detail, ReasonCount, TooLarge};
+    use cellwright_cell::explanation::{Detail, ReasonCount, TooLarge};
 
-    /// No machine would take it if it were empty, and all three refuse it for this.
+    /// No machine would accept it even when empty, and all three for this reason.
     fn infeasible(code: &'static str) -> Explanation {
         let reasons = vec![ReasonCount { code, machines: 3, detail: Detail::Nothing }];
         Explanation { machines_total: 3, reasons, ..Explanation::default() }

@@ -1,21 +1,21 @@
-//! A task with a health check that has been placed and has not passed it: the cell counts it as
-//! starting until it does, whether or not its program runs already.
+//! Tasks that have been placed and have not passed their health check: the cell counts such a task
+//! as starting until it does, whether or not its program runs already.
 
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::Time;
+use cellwright_cell::words::quantity::span;
 use cellwright_master::usage::UsageSnapshot;
-use cellwright_sched::explain::units::format_span;
 
-/// Whether it has been placed, and its start is over only with its first good answer.
+/// Whether it has been placed, and its start completes only with its first passed check.
 pub(super) fn is_start_awaited(state: &State, row: &Task) -> bool {
     row.state == TaskState::Assigned && health_check_of(state, row).is_some()
 }
 
-/// That it starts, as far as that is known. Its machine reports the same of a program that does not
-/// run yet and of one that does not answer; what runs is known by what it uses.
+/// The sentence that it is starting, as far as that is known. Its machine reports the same of a
+/// program that does not run yet and of one that does not answer; usage shows that a program runs.
 pub(super) fn starting_text(
     state: &State,
     usage: &UsageSnapshot,
@@ -27,11 +27,12 @@ pub(super) fn starting_text(
     let Some(check) = health_check_of(state, row) else {
         return format!("starting: {machine} has still to start it.");
     };
-    let since = format_span(now.since(row.changed_at));
+    let since = span(now.since(row.changed_at));
     let runs = row.machine().is_some_and(|on| usage.of_task(on, id, row.attempt).is_some());
-    let sentence = match runs {
-        true => format!("it runs on {machine} and has not passed its health check yet"),
-        false => format!("{machine} prepares it, or it has not passed its health check yet"),
+    let sentence = if runs {
+        format!("it runs on {machine} and has not passed its health check yet")
+    } else {
+        format!("{machine} prepares it, or it has not passed its health check yet")
     };
     format!("starting: {sentence}: {}. It was placed {since} ago.", check_text(&check))
 }
@@ -40,14 +41,14 @@ fn health_check_of(state: &State, row: &Task) -> Option<HealthCheck> {
     state.spec_of(row)?.task.health.clone()
 }
 
-/// What is asked, how often, and from when on failing it has consequences.
+/// The check, its interval, and after how many failures it has consequences.
 fn check_text(check: &HealthCheck) -> String {
     let asks = match &check.probe {
         Probe::Http { port, path } => format!("GET {path} at its port {port}"),
         Probe::Tcp { port } => format!("a connection to its port {port}"),
         Probe::Command(words) => words.join(" "),
     };
-    format!("{asks}, where failures count from {} after its start", format_span(check.start_period))
+    format!("{asks}, where failures count from {} after its start", span(check.start_period))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A registry of one image that does what a test wants of it. It speaks HTTP by hand, one question
-//! a connection: no library would send what a hostile server sends.
+//! A registry of one image that behaves as a test wants. It implements HTTP by hand, one request a
+//! connection: no library would send what a hostile server sends.
 
 use crate::digest::PackageDigest;
 use flate2::write::GzEncoder;
@@ -28,10 +28,10 @@ const DOCKER: [&str; 5] = [
     "application/vnd.docker.image.rootfs.diff.tar",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
 ];
-/// What a hostile server sends at most, so that a client that takes it all ends too.
+/// The most that a hostile server sends, so that a client that takes it all ends too.
 const ENDLESS_BYTES: usize = 64 << 20;
 
-/// What is given for a blob.
+/// The response for a blob.
 #[derive(Clone)]
 pub enum BlobResponse {
     Whole(Vec<u8>),
@@ -54,13 +54,13 @@ pub struct Store {
     /// Digest of the manifest for the other platform.
     pub arm: String,
     amd: String,
-    /// Where successive answers of a blob break off.
+    /// Where successive responses of a blob break off.
     pub breaks: BTreeMap<String, Vec<usize>>,
     pub ignores_ranges: bool,
     pub lies_about_digest: bool,
-    /// The `Authorization` that is wanted.
+    /// The `Authorization` that is required.
     pub basic: Option<String>,
-    /// The token that is wanted, and who gives it if not this server.
+    /// The token that is required, and the server that issues it if not this one.
     pub token: Option<(String, Option<String>)>,
     requests: Vec<(String, String)>,
 }
@@ -313,7 +313,7 @@ impl Server {
         Server { address, store }
     }
 
-    /// The same behind TLS.
+    /// The same over TLS.
     pub async fn start_tls(
         store: Store,
         certificate: &str,
@@ -350,14 +350,14 @@ impl Server {
         self.store.lock().unwrap()
     }
 
-    /// The paths that were asked for, with the range if there was one.
+    /// The paths of all requests, with the range if there was one.
     pub fn requests(&self) -> Vec<String> {
         self.store().requests.iter().map(|(path, _)| path.clone()).collect()
     }
 
-    /// What every question had as its `Authorization`.
+    /// The `Authorization` of every request.
     pub fn authorizations(&self) -> Vec<String> {
-        self.store().requests.iter().map(|(_, shown)| shown.clone()).collect()
+        self.store().requests.iter().map(|(_, authorization)| authorization.clone()).collect()
     }
 }
 
@@ -395,21 +395,21 @@ async fn serve(
     reply.send(&mut stream, &host).await
 }
 
-/// A certificate for loopback that vouches for itself, and its key.
+/// A self-signed certificate for loopback, and its key.
 pub fn authority() -> (String, String) {
     let names = vec!["127.0.0.1".to_owned(), "registry.test".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     (made.cert.pem(), made.signing_key.serialize_pem())
 }
 
-/// A proxy that knows one server, whatever it is asked for.
+/// A proxy that forwards everything to one server.
 pub struct FakeProxy {
     pub address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeProxy {
-    /// It wants to see `expected_login` as the `Proxy-Authorization`.
+    /// It requires `expected_login` as the `Proxy-Authorization`.
     pub async fn start(to: SocketAddr, expected_login: &'static str) -> FakeProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -449,9 +449,10 @@ async fn forward(
         return stream.write_all(refusal).await;
     }
     let mut inner = TcpStream::connect(to).await?;
-    match head.starts_with("CONNECT ") {
-        true => stream.write_all(b"HTTP/1.1 200 X\r\n\r\n").await?,
-        false => inner.write_all(head.replace("http://registry.test", "").as_bytes()).await?,
+    if head.starts_with("CONNECT ") {
+        stream.write_all(b"HTTP/1.1 200 X\r\n\r\n").await?
+    } else {
+        inner.write_all(head.replace("http://registry.test", "").as_bytes()).await?
     }
     copy_bidirectional(&mut stream, &mut inner).await.map(drop)
 }

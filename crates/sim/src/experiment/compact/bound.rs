@@ -1,15 +1,15 @@
-//! How few machines could possibly do, whatever the scheduler: the capacity of the machines kept,
-//! dimension by dimension, must cover what is placed.
+//! A lower bound on the number of machines, whatever the scheduler: the capacity of the machines
+//! kept, dimension by dimension, must cover what is placed.
 //!
 //! Machines are kept in the order of the trial, so the bound is the number of them after which the
-//! capacity is reached. It looks at each sum alone (prod by limits, all by reservations), so a
+//! capacity is reached. It considers each sum alone (prod by limits, all by reservations), so a
 //! packing as small as the bound need not exist. The tasks that are allowed to pend may be the
-//! largest ones; what they ask for is taken off in each dimension, or it would not be a bound.
+//! largest ones; what they request is subtracted in each dimension, or it would not be a bound.
 
 use cellwright_cell::resource::{DIMENSIONS, Dimension, Resources};
 use serde::Serialize;
 
-/// What the workload asks for in each of the sums a placement is held to.
+/// What the workload requests, in each of the sums that limit a placement.
 #[derive(Clone, Debug)]
 pub struct Demand {
     /// Limits of prod tasks, then reservations of all, by dimension; largest first.

@@ -1,10 +1,10 @@
-//! Cell compaction (Borg 5.1): how few machines would do for this workload? Machines are taken away
-//! in a random order until the workload no longer fits, packing from scratch each time, so that no
+//! Cell compaction (Borg 5.1): how few machines would do for this workload? Machines are removed in
+//! a random order until the workload no longer fits, packing from scratch each time, so that no
 //! unlucky leftover decides. Many trials with different orders give a distribution; what can be
 //! promised is its 90th percentile.
 //!
-//! The rules of the method: a small share of the tasks may pend, for there are picky ones;
-//! jobs larger than half the cell have their hard constraints and spread limits made soft, for they
+//! The rules of the method: a small share of the tasks may pend, because some are picky; jobs
+//! larger than half the cell have their hard constraints and spread limits made soft, because they
 //! could not be met on half of it; a workload that does not fit in the whole cell gets the cell
 //! several times over.
 
@@ -57,7 +57,7 @@ pub enum CompactError {
 /// Most times the cell is cloned before the workload is given up.
 const MAX_CLONES: u32 = 4;
 
-/// What came of it. Fractions are of the machines of the original cell.
+/// The result. Fractions are of the machines of the original cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompactResult {
     pub machines: usize,
@@ -84,14 +84,15 @@ pub struct CompactResult {
     pub trace: TraceProblems,
 }
 
-const LOWER_BOUND_MEANING: &str = "machines kept in the trial's order until, dimension by dimension, \
-     their capacity covers what must be placed (prod by limits, all by reservations), without the \
-     largest tasks where some may pend; no packing can be smaller, and one as small need not exist";
+const LOWER_BOUND_MEANING: &str = "machines kept in the trial's order until, dimension by \
+     dimension, their capacity covers what must be placed (prod by limits, all by reservations), \
+     without the largest tasks where some may pend; no packing can be smaller, and one as small \
+     need not exist";
 
 /// Runs all trials.
 ///
 /// # Errors
-/// When the workload cannot be submitted, does not fit on several cells, or a plan is refused.
+/// When the workload cannot be submitted, does not fit on several cells, or a plan is rejected.
 pub fn compact(
     workload: Workload,
     units: Units,
@@ -140,7 +141,7 @@ pub fn compact(
     })
 }
 
-/// Which machines could be done without is asked of all of them, whatever state they are in now.
+/// All machines are candidates for removal, whatever state they are in now.
 fn mark_all_up(mut workload: Workload) -> Workload {
     let down = workload.machines.iter_mut().filter(|machine| !machine.is_up);
     let count = down.map(|machine| machine.is_up = true).count();

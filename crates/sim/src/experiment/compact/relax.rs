@@ -1,13 +1,14 @@
-//! Jobs that would not fit on half the cell by their own demands alone: their hard constraints
-//! become wishes, their spread limits and static ports go, so that they do not decide the outcome.
+//! Relaxes jobs that would not fit on half the cell because of their own constraints alone: hard
+//! constraints become soft, and spread limits and static ports are removed, so that they do not
+//! decide the outcome.
 
 use crate::workload::Workload;
 use cellwright_cell::constraint::Strength;
 
-/// The weight of a demand that became a wish: the most a wish can have.
+/// The weight of a constraint that was made soft: the highest one.
 const SOFT_STRENGTH: Strength = Strength::Soft(100);
 
-/// Softens jobs with more tasks than half of `machines`; says how many had anything to soften.
+/// Relaxes jobs with more tasks than half of `machines`; returns how many had anything to relax.
 pub fn relax_large_jobs(mut workload: Workload, machines: usize) -> (Workload, usize) {
     let mut relaxed = 0;
     for job in &mut workload.jobs {
@@ -19,7 +20,7 @@ pub fn relax_large_jobs(mut workload: Workload, machines: usize) -> (Workload, u
             || spec.constraints.iter().any(|c| hard(&c.strength));
         if is_large && has_demands {
             spec.spread.clear();
-            // A port that every task insists on keeps them apart as a spread limit would.
+            // A static port that every task requires keeps them apart as a spread limit would.
             spec.task.static_ports.clear();
             for constraint in spec.constraints.iter_mut().filter(|c| hard(&c.strength)) {
                 constraint.strength = SOFT_STRENGTH;

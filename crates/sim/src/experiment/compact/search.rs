@@ -1,11 +1,11 @@
 //! The smallest number of machines on which a workload still fits, for one order of machines.
 //!
-//! Packing is not quite monotone: one machine more can, now and then, make a greedy packer fail.
-//! Halving finds a place where "does not fit" turns into "fits"; the sizes just below it are then
-//! tried one by one, and if one of them fits the search goes on from there. Rejected: trying every
-//! size from below, which needs hundreds of packings where this needs about fifteen.
+//! Packing is not quite monotone: one machine more can, now and then, make a greedy packer fail. A
+//! binary search finds a size where "does not fit" turns into "fits"; the sizes just below it are
+//! then tried one by one, and if one of them fits the search goes on from there. Rejected: trying
+//! every size from below, which needs hundreds of packings where this needs about fifteen.
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchResult {
     pub machines: usize,
@@ -16,7 +16,7 @@ pub struct SearchResult {
 /// Sizes tried below the turning point.
 const NEIGHBOURS_TRIED: usize = 3;
 
-/// Searches `lowest..=highest`, where `lowest` is a proven lower bound; `None` when `fits` says no
+/// Searches `lowest..=highest`, where `lowest` is a proven lower bound; `None` when `fits` is false
 /// at `highest`.
 pub fn smallest_fitting(
     lowest: usize,
@@ -35,18 +35,12 @@ pub fn smallest_fitting(
     let (mut open, mut fitting) = (lowest, highest);
     while open < fitting {
         let middle = open + (fitting - open) / 2;
-        match probe(middle) {
-            true => fitting = middle,
-            false => open = middle + 1,
-        }
+        if probe(middle) { fitting = middle } else { open = middle + 1 }
     }
-    // The size right below was tried by the halving.
+    // The size right below was tried by the binary search.
     let mut step = 2;
     while step <= NEIGHBOURS_TRIED + 1 && fitting >= lowest + step {
-        match probe(fitting - step) {
-            true => (fitting, step) = (fitting - step, 1),
-            false => step += 1,
-        }
+        if probe(fitting - step) { (fitting, step) = (fitting - step, 1) } else { step += 1 }
     }
     Some(SearchResult { machines: fitting, probes })
 }

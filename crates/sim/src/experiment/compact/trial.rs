@@ -1,9 +1,9 @@
-//! One trial: an order of machines, a search for how many of them are needed, and a last look by
-//! `apply` at the packing found, with all other machines down.
+//! One trial: an order of machines, a search for how many of them are needed, and a final check by
+//! `apply` of the packing found, with all other machines down.
 //!
-//! The workload is submitted once and mirrored once; every packing starts from a copy of that
-//! mirror with the machines beyond the first `n` taken away. Rejected: a new state per size, which
-//! would spend most of the time on submitting the same jobs.
+//! The workload is submitted once and its snapshot is built once; every packing starts from a copy
+//! of that snapshot with the machines beyond the first `n` removed. Rejected: a new state per size,
+//! which would spend most of the time on submitting the same jobs.
 
 use super::bound::{Bound, Demand};
 use super::search::smallest_fitting;
@@ -21,12 +21,12 @@ use cellwright_sched::feasible::{self, PlacementTarget};
 use cellwright_sched::{ClusterSnapshot, Options, PassOutcome, Solver};
 use serde::Serialize;
 
-/// What one order of machines came to.
+/// The result for one order of machines.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trial {
     pub seed: u64,
     pub machines: usize,
-    /// Of the original cell.
+    /// Fraction of the original cell.
     pub fraction: f64,
     pub pending: usize,
     pub lower_bound: Bound,
@@ -50,7 +50,7 @@ pub struct CompactionCell {
     pub clones: u32,
 }
 
-/// The draws that order the machines.
+/// The random stream that orders the machines.
 const MACHINE_ORDER_PURPOSE: u64 = 3;
 
 impl CompactionCell {
@@ -96,8 +96,8 @@ impl CompactionCell {
         Err(CompactError::DoesNotFit { pending, tasks: workload.tasks(), may_pend })
     }
 
-    /// Tasks that pend though their class fits on no machine even when all are empty say nothing
-    /// about how few machines would do. Returns how many were taken out.
+    /// Excludes pending tasks whose class fits on no machine even when all are empty: they say
+    /// nothing about how few machines would do. Returns how many were excluded.
     fn exclude_infeasible(&mut self, outcome: &PassOutcome) -> usize {
         let mut left_out = 0;
         for (class, tasks) in outcome.pending_by_class() {
@@ -149,7 +149,7 @@ impl CompactionCell {
         Solver::new(self.scheduler).pass(&mut snapshot, self.state.now(), seed)
     }
 
-    /// The submitted cell with these machines down: a plan that used one of them is refused.
+    /// The submitted cell with these machines down: a plan that used one of them is rejected.
     fn state_without(&self, machines: &[MachineId]) -> Result<State, RejectedCommand> {
         let mut state = self.state.clone();
         let mut events = Vec::new();
@@ -161,7 +161,7 @@ impl CompactionCell {
     }
 
     /// # Errors
-    /// When the state refuses a placement of the packing found.
+    /// When the state rejects a placement of the packing found.
     pub fn trial(&self, seed: u64) -> Result<Trial, CompactError> {
         let start = std::time::Instant::now();
         let mut order: Vec<MachineId> = self.snapshot.machine_ids().collect();
@@ -181,7 +181,7 @@ impl CompactionCell {
             fits
         });
         // A seed other than the first may, rarely, fail where the first fitted: then every machine
-        // is needed, and the trial says so.
+        // is needed, and the result of the trial shows that.
         let packings = found.map_or(1, |found| found.probes);
         let (machines, outcome) =
             best.unwrap_or_else(|| (order.len(), self.pack(&order, order.len(), seed)));
@@ -202,12 +202,13 @@ impl CompactionCell {
     }
 }
 
-/// Everybody without a machine at the end: those who found none and those who were evicted again.
+/// All tasks without a machine at the end: those that were not placed and those that were evicted
+/// again.
 fn unplaced(outcome: &PassOutcome) -> usize {
     outcome.pending.len() + outcome.not_yet + outcome.preempted
 }
 
-/// What every task outside allocs asks for; inside, the alloc asks for them.
+/// What every task outside allocs requests; inside, the alloc requests it for them.
 fn demand_of(state: &State, snapshot: &ClusterSnapshot) -> Demand {
     Demand::new(snapshot.pending().iter().filter_map(|id| {
         let task = state.tasks().get(*id)?;

@@ -30,11 +30,11 @@ pub enum ExampleOperator {
 pub struct ExampleConstraint {
     pub attribute: String,
     pub operator: ExampleOperator,
-    /// Weight of a wish, 1 to 100; none for a demand.
+    /// Weight of a soft constraint, 1 to 100; none for a hard one.
     pub weight: Option<u8>,
 }
 
-/// Reads one constraint; its words have blanks between them.
+/// Reads one constraint; its words are separated by blanks.
 pub fn parse_constraint(text: &str) -> Option<ExampleConstraint> {
     let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
     let weight = match words.first()?.strip_prefix("prefer:") {

@@ -61,7 +61,7 @@ pub struct ExampleJob {
     pub disk_rate: u64,
     /// How many ports the system shall choose.
     pub ports: u8,
-    /// Ports the task insists on.
+    /// Ports that the task requires.
     pub static_ports: Vec<u16>,
     pub gpus: Option<ExampleGpus>,
     pub constraints: Vec<ExampleConstraint>,
@@ -111,7 +111,7 @@ const APPCLASSES: &[(&str, ExampleAppClass)] =
 
 const YES_NO: &[(&str, bool)] = &[("yes", true), ("no", false)];
 
-/// Reads jobs; a job that its user has twice is a problem.
+/// Reads jobs; a job that occurs twice for its user is a problem.
 pub fn read_jobs(input: Input) -> Result<Table<ExampleJob>, TraceError> {
     let mut rows = Vec::new();
     let mut known = HashSet::new();

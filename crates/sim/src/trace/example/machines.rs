@@ -71,7 +71,7 @@ const SPEC: TableSpec = TableSpec {
     has_remarks: true,
 };
 
-/// Reads machines; a name that stands there twice is a problem.
+/// Reads machines; a name that occurs twice is a problem.
 pub fn read_machines(input: Input) -> Result<Table<ExampleMachine>, TraceError> {
     let mut rows = Vec::new();
     let mut known = HashSet::new();
@@ -104,7 +104,7 @@ fn parse(fields: &Fields<'_>) -> Result<ExampleMachine, FieldProblem> {
     })
 }
 
-/// An amount that must be there.
+/// An amount that is required.
 pub(super) fn amount(
     fields: &Fields<'_>,
     column: usize,

@@ -1,9 +1,9 @@
 //! Example cells: `machines.csv` and `jobs.csv` in one folder, made to be written by hand.
 //!
-//! The format exists so that a first run needs no download and shows what public traces lack:
-//! attributes, racks, packages, ports, GPUs, gangs. `examples/small-cell/README.md` documents
-//! every column. Rejected: reusing the format of one of the public traces, because none of them
-//! can say more than half of this.
+//! The format exists so that a first run needs no download and has what public traces lack:
+//! attributes, racks, packages, ports, GPUs, gangs. `examples/small-cell/README.md` documents every
+//! column. Rejected: reusing the format of one of the public traces, because none of them can
+//! express more than half of this.
 
 mod constraint;
 mod jobs;

@@ -30,7 +30,7 @@ pub(super) fn token(fields: &Fields<'_>, column: usize) -> Result<String, FieldP
     }
 }
 
-/// The parts of a list with `;` between them; blanks around a part do not count.
+/// The parts of a list, separated by `;`; blanks around a part are ignored.
 pub(super) fn list<'a>(fields: &Fields<'a>, column: usize) -> impl Iterator<Item = &'a str> {
     fields.text(column).into_iter().flat_map(|text| text.split(';')).map(str::trim)
 }

@@ -1,7 +1,7 @@
 //! Amounts with units: `0.5` or `500m` cores, `4GiB`, `200MiB/s`.
 //!
-//! Units are binary and spelled out, because `4G` means one thing to some and another to others.
-//! An amount that is not a whole number of the smallest unit is refused, never rounded.
+//! Units are binary and spelled out, because `4G` is ambiguous. An amount that is not a whole
+//! number of the smallest unit is rejected, never rounded.
 
 use crate::trace::decimal::{Rounding, parse_scaled, parse_whole};
 
@@ -34,13 +34,13 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     is_whole.then_some(bytes)
 }
 
-/// As [`parse_bytes`], but `7.7GiB` is the whole bytes in it: for questions, where people type back
-/// an amount that was rounded for them.
+/// As [`parse_bytes`], but `7.7GiB` is the whole bytes in it: for queries, where people type back
+/// an amount that was rounded for display.
 pub fn parse_bytes_down(text: &str) -> Option<u64> {
     split_bytes(text).map(|(bytes, _)| bytes)
 }
 
-/// Whole bytes, and whether that is all of it.
+/// The whole bytes, and whether the amount was exactly that.
 fn split_bytes(text: &str) -> Option<(u64, bool)> {
     let (number, unit) =
         UNITS.iter().find_map(|(name, size)| Some((text.strip_suffix(name)?, *size)))?;

@@ -36,7 +36,7 @@ impl TraceTable {
     }
 }
 
-/// The files of a table in part order, or an error that says where they were looked for.
+/// The files of a table in part order, or an error with the places that were searched.
 pub fn find_files(folder: &Path, table: TraceTable) -> Result<Vec<PathBuf>, TraceError> {
     let name = table.name();
     let mut found = list(folder, |file| {
@@ -62,7 +62,7 @@ fn stem(file: &str) -> Option<&str> {
     file.strip_suffix(".gz").unwrap_or(file).strip_suffix(".csv")
 }
 
-/// Files of a folder whose name is wanted, sorted by name.
+/// Files of a folder whose name matches, sorted by name.
 fn list(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, TraceError> {
     let failed = |source| TraceError::open(folder, source);
     let mut found = Vec::new();

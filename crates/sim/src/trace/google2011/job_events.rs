@@ -1,4 +1,4 @@
-//! `job_events`: every step in the life of every job.
+//! `job_events`: every step in the life cycle of every job.
 
 use crate::trace::problem::FieldProblem;
 use crate::trace::table::{Fields, Flow, Header, TableSpec, read_table};
@@ -38,7 +38,7 @@ const SPEC: TableSpec = TableSpec {
     has_remarks: false,
 };
 
-/// Gives every event to `each` until it breaks off.
+/// Passes every event to `each` until it breaks off.
 pub fn read(
     input: Input,
     mut each: impl FnMut(JobEvent<'_>) -> Flow,

@@ -1,4 +1,4 @@
-//! `machine_events`: machines that come, go and change their capacity.
+//! `machine_events`: machines that are added, are removed and change their capacity.
 
 use crate::trace::decimal::Rounding;
 use crate::trace::problem::FieldProblem;
@@ -42,7 +42,7 @@ const KINDS: &[(&str, MachineEventKind)] = &[
     ("2", MachineEventKind::Update),
 ];
 
-/// Gives every event to `each` until it breaks off.
+/// Passes every event to `each` until it breaks off.
 pub fn read(
     input: Input,
     mut each: impl FnMut(MachineEvent<'_>) -> Flow,
@@ -50,7 +50,7 @@ pub fn read(
     read_table(input, &SPEC, |fields| Ok(each(parse(fields)?)))
 }
 
-/// As [`read`], where the callback may refuse a row.
+/// As [`read`], where the callback may reject a row.
 pub(super) fn read_checked(
     input: Input,
     mut each: impl FnMut(MachineEvent<'_>) -> Result<Flow, FieldProblem>,

@@ -1,9 +1,9 @@
 //! Google cluster data 2011-2: one Borg cell of 12,583 machines over 29 days.
 //!
-//! Every table of the published set has a streaming reader in its own file. Resources are given
-//! by the trace as fractions of the largest machine; they are read as micro-units (1.0 is
-//! 1,000,000): requests and usage rounded up, capacities rounded down. Times are microseconds;
-//! the trace starts at 600 s, and what was there before has time 0.
+//! Every table of the published set has a streaming reader in its own file. Resources are given by
+//! the trace as fractions of the largest machine; they are read as micro-units (1.0 is 1,000,000):
+//! requests and usage rounded up, capacities rounded down. Times are microseconds; the trace starts
+//! at 600 s, and everything from before has time 0.
 //!
 //! Most experiments want the cell at one moment. [`read_t0`] reads it from two small derived
 //! tables; [`snapshot_at`] replays the events up to any moment and gives the same value at 0.
@@ -50,7 +50,7 @@ pub struct MachineId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// A task: its job and its place in it.
+/// A task: its job and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskKey {
     pub job: JobId,

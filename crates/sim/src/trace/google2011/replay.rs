@@ -1,10 +1,10 @@
 //! The cell at any moment, by replaying machine and task events.
 //!
-//! Both tables are sorted by time, so reading stops at the first later event. A machine is up
-//! from its ADD to its REMOVE, with the capacity of its last ADD or UPDATE. A task waits from
-//! SUBMIT, runs from SCHEDULE, and is gone after EVICT, FAIL, FINISH, KILL and LOST until it is
-//! submitted again; UPDATE events change what it asks for. Some events leave fields empty (the
-//! first events of tasks whose creation was not seen); then what an earlier event said holds.
+//! Both tables are sorted by time, so reading stops at the first later event. A machine is up from
+//! its ADD to its REMOVE, with the capacity of its last ADD or UPDATE. A task waits from SUBMIT,
+//! runs from SCHEDULE, and is gone after EVICT, FAIL, FINISH, KILL and LOST until it is submitted
+//! again; UPDATE events change what it requests. Some events leave fields empty (the first events
+//! of tasks whose creation was not seen); then the values of an earlier event apply.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn replay(
     Ok(Snapshot { time_us, machines, tasks, machines_without_capacity, incomplete_tasks, reports })
 }
 
-/// Tells events to use from later ones and from those that are out of order.
+/// Distinguishes events to use from later ones and from those that are out of order.
 struct EventClock {
     until_us: u64,
     last_us: u64,
@@ -132,7 +132,7 @@ impl Interner {
     }
 }
 
-/// What is known of a machine so far.
+/// The known facts of a machine so far.
 struct MachineSlot {
     machine: MachineId,
     is_up: bool,
@@ -199,7 +199,7 @@ enum TaskPhase {
     Gone,
 }
 
-/// What is known of a task so far.
+/// The known facts of a task so far.
 struct TaskSlot {
     task: TaskKey,
     phase: TaskPhase,
@@ -290,7 +290,7 @@ impl Tasks {
         self.slots[slot_index].apply(event, user);
     }
 
-    /// Tasks that run or wait, and those of them the trace says too little of.
+    /// Tasks that run or wait, and those of them whose rows lack something.
     fn into_rows(self) -> (Vec<TaskRow>, Vec<TaskKey>) {
         let mut rows = Vec::new();
         let mut incomplete = Vec::new();

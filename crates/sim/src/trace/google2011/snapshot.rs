@@ -26,7 +26,7 @@ pub struct MachineRow {
     pub memory_micro: u64,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     Pending,

@@ -1,8 +1,8 @@
 //! `machines_t0` and `tasks_t0`: the cell at trace start, as two derived tables.
 //!
-//! They hold what a replay of the events at time 0 gives (the last event of each machine and task
-//! wins), in the same order, with users and platforms numbered. A tenth of the events, so a
-//! tenth of the loading time.
+//! They contain what a replay of the events at time 0 gives (the last event of each machine and
+//! task wins), in the same order, with users and platforms numbered. They are a tenth of the
+//! events, so they take a tenth of the loading time.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -66,7 +66,7 @@ pub fn read_t0(folder: &Path) -> Result<Snapshot, TraceError> {
     Ok(snapshot)
 }
 
-/// `machines_t0`; a machine that stands there twice is a problem.
+/// `machines_t0`; a machine that occurs twice is a problem.
 pub fn read_machines_t0(input: Input) -> Result<Table<MachineRow>, TraceError> {
     let mut rows: Vec<MachineRow> = Vec::new();
     let mut known: HashSet<MachineId> = HashSet::new();
@@ -86,7 +86,7 @@ pub fn read_machines_t0(input: Input) -> Result<Table<MachineRow>, TraceError> {
     Ok(Table { rows, report })
 }
 
-/// `tasks_t0`; a task that stands there twice is a problem.
+/// `tasks_t0`; a task that occurs twice is a problem.
 pub fn read_tasks_t0(input: Input) -> Result<Table<TaskRow>, TraceError> {
     let mut rows: Vec<TaskRow> = Vec::new();
     let mut known: HashSet<TaskKey> = HashSet::new();
@@ -126,7 +126,7 @@ fn parse_state(fields: &Fields<'_>) -> Result<TaskState, FieldProblem> {
     }
 }
 
-/// A letter from A, as many types as there are letters.
+/// A letter from A; there are as many types as letters.
 fn parse_platform(fields: &Fields<'_>, column: usize) -> Result<Platform, FieldProblem> {
     match fields.text(column).map(str::as_bytes) {
         Some([letter @ b'A'..=b'Z']) => Ok(Platform(u16::from(letter - b'A'))),

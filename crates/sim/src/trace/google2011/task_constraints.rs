@@ -1,4 +1,4 @@
-//! `task_constraints`: what tasks demand of the attributes of their machine.
+//! `task_constraints`: what tasks require of the attributes of their machine.
 
 use crate::trace::problem::FieldProblem;
 use crate::trace::table::{Fields, Flow, Header, TableSpec, read_table};
@@ -48,7 +48,7 @@ const OPERATORS: &[(&str, ConstraintOperator)] = &[
     ("3", ConstraintOperator::GreaterThan),
 ];
 
-/// Gives every row to `each` until it breaks off.
+/// Passes every row to `each` until it breaks off.
 pub fn read(
     input: Input,
     mut each: impl FnMut(TaskConstraint<'_>) -> Flow,

@@ -1,4 +1,4 @@
-//! `task_events`: every step in the life of every task.
+//! `task_events`: every step in the life cycle of every task.
 
 use crate::trace::decimal::Rounding;
 use crate::trace::problem::FieldProblem;
@@ -21,14 +21,14 @@ pub enum EventKind {
     UpdateRunning,
 }
 
-/// Why a row was made up from indirect evidence by those who published the trace.
+/// Why the publishers of the trace made up a row from indirect evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingInfo {
     /// A snapshot shows the change, the event itself is missing.
     SnapshotButNoTransition,
     /// The last known state ended without an event.
     NoSnapshotOrTransition,
-    /// The thing exists, but its creation was not seen.
+    /// The task or job exists, but its creation was not seen.
     ExistsButNoCreation,
 }
 
@@ -91,7 +91,7 @@ pub(super) const MISSING: &[(&str, MissingInfo)] = &[
     ("2", MissingInfo::ExistsButNoCreation),
 ];
 
-/// Gives every event to `each` until it breaks off.
+/// Passes every event to `each` until it breaks off.
 pub fn read(
     input: Input,
     mut each: impl FnMut(TaskEvent<'_>) -> Flow,
@@ -99,7 +99,7 @@ pub fn read(
     read_table(input, &SPEC, |fields| Ok(each(parse(fields)?)))
 }
 
-/// As [`read`], where the callback may refuse a row.
+/// As [`read`], where the callback may reject a row.
 pub(super) fn read_checked(
     input: Input,
     mut each: impl FnMut(TaskEvent<'_>) -> Result<Flow, FieldProblem>,

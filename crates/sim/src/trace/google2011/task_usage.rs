@@ -66,7 +66,7 @@ const SPEC: TableSpec = TableSpec {
     has_remarks: false,
 };
 
-/// Gives every row to `each` until it breaks off.
+/// Passes every row to `each` until it breaks off.
 pub fn read(
     input: Input,
     mut each: impl FnMut(TaskUsage) -> Flow,

@@ -12,17 +12,17 @@ use crate::trace::stable_rng::StableRng;
 
 use super::Pod;
 
-/// A pod, by its place in the pod list.
+/// A pod, by its index in the pod list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodIndex(pub u32);
 
-/// Pods in the order of their arrival; drawn ones stand there more than once.
+/// Pods in the order of their arrival; pods drawn several times occur several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrivals {
     pub order: Vec<PodIndex>,
-    /// GPU shares that all arrivals ask for.
+    /// GPU shares that all arrivals request.
     pub demand_milli: u64,
-    /// GPU shares that make up the wanted load.
+    /// GPU shares that make up the requested load.
     pub target_milli: u64,
 }
 

@@ -35,7 +35,7 @@ const SPEC: TableSpec = TableSpec {
     has_remarks: false,
 };
 
-/// Reads a node list; a name that stands there twice is a problem.
+/// Reads a node list; a name that occurs twice is a problem.
 pub fn read_nodes(input: Input) -> Result<Table<Node>, TraceError> {
     let mut rows = Vec::new();
     let mut known = HashSet::new();

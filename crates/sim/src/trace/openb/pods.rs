@@ -10,10 +10,10 @@ use crate::trace::{Input, Table, TraceError};
 
 use super::GPU_MILLI;
 
-/// Most GPUs that one pod can ask for; far above the 8 of the trace.
+/// Most GPUs that one pod can request; far above the 8 of the trace.
 const MAX_GPUS: u32 = 1024;
 
-/// How the pod's owner rates it.
+/// The pod's quality-of-service class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qos {
     LatencySensitive,
@@ -22,7 +22,7 @@ pub enum Qos {
     Guaranteed,
 }
 
-/// How the pod stood when the trace was taken.
+/// The phase of the pod when the trace was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPhase {
     Pending,
@@ -90,7 +90,7 @@ const PHASES: &[(&str, PodPhase)] = &[
     ("Failed", PodPhase::Failed),
 ];
 
-/// Reads a pod list; a name that stands there twice is a problem.
+/// Reads a pod list; a name that occurs twice is a problem.
 pub fn read_pods(input: Input) -> Result<Table<Pod>, TraceError> {
     let mut rows = Vec::new();
     let mut known = HashSet::new();
@@ -133,7 +133,7 @@ fn parse_gpu_milli(fields: &Fields<'_>, gpus: u32) -> Result<u32, FieldProblem> 
     }
 }
 
-/// Models with `|` between them. The trace repeats some; each is kept once.
+/// Models, separated by `|`. The trace repeats some; each is kept once.
 fn parse_models(fields: &Fields<'_>) -> Result<Vec<String>, FieldProblem> {
     let mut models: Vec<String> = Vec::new();
     for model in fields.text(5).into_iter().flat_map(|list| list.split('|')) {
@@ -165,13 +165,13 @@ pub fn pod_lists(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(found)
 }
 
-/// The variant of a pod list: what its file name says without prefix and extension.
+/// The variant of a pod list: its file name without prefix and extension.
 fn stem(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".csv")
 }
 
-/// The pod list that `given` means: a file name with or without extension, or only the variant
+/// The pod list that `given` names: a file name with or without extension, or only the variant
 /// (`default`, `gpushare40`).
 pub fn find_pod_list(folder: &Path, given: &str) -> Result<PathBuf, TraceError> {
     let lists = pod_lists(folder)?;

@@ -1,4 +1,4 @@
-//! `published_gpu_allocation.csv`: what six policies reached, to compare with.
+//! `published_gpu_allocation.csv`: the results of six policies, to compare with.
 
 use crate::trace::decimal::{Rounding, parse_scaled};
 use crate::trace::problem::FieldProblem;

@@ -6,7 +6,7 @@ use crate::trace::problem::FieldProblem;
 /// Header fields, as far as they could be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwfHeader {
-    /// Every field in file order, repeated ones (`Note`, `QueueInner`) included; texts without a name
+    /// Every field in file order, repeated ones (`Note`, `Queue`) included; texts without a name
     /// before them continue the field above.
     pub fields: Vec<(String, String)>,
     pub max_jobs: Option<u64>,
@@ -23,7 +23,7 @@ impl SwfHeader {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Takes in one comment, without its `;`.
+    /// Adds one comment, without its `;`.
     pub(super) fn add(&mut self, comment: &str) -> Result<(), FieldProblem> {
         let Some((name, value)) = parse_field(comment) else {
             let text = comment.trim();

@@ -1,4 +1,4 @@
-//! One job line: 18 numbers with blanks between them.
+//! One job line: 18 numbers separated by blanks.
 
 use crate::trace::decimal::{Rounding, parse_scaled, parse_whole};
 use crate::trace::problem::FieldProblem;
@@ -118,7 +118,7 @@ impl Numbers<'_> {
         FieldProblem::new(COLUMNS[column], self.0[column], allowed)
     }
 
-    /// A number that no job can be without.
+    /// A number that every job must have.
     fn required(&self, column: usize) -> Result<u64, FieldProblem> {
         parse_whole(self.0[column]).map_err(|_| self.problem(column, "a whole number from 0 on"))
     }

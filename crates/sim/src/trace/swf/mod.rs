@@ -1,7 +1,7 @@
 //! Standard Workload Format: logs of parallel machines, one job a line.
 //!
-//! Comment lines start with `;` and carry the header (`; MaxProcs: 128`); job lines have 18
-//! numbers with blanks between them, and -1 stands for unknown.
+//! Comment lines start with `;` and form the header (`; MaxProcs: 128`); job lines have 18 numbers
+//! separated by blanks, and -1 stands for unknown.
 
 mod header;
 mod job;

@@ -1,16 +1,15 @@
-//! Quantities for people. A live cell counts milli-cores and bytes (`cellwright_cell::units`); a
-//! trace counts shares of its largest machine: the reader of an explanation should meet the unit
-//! the request was written in.
+//! Formats quantities for people. A live cell counts milli-cores and bytes ([`crate::units`]); a
+//! trace counts shares of its largest machine: the reader of an explanation should see the unit
+//! that the request was written in.
 //!
-//! What is asked is rounded up and what is free is rounded down, so that "would fit with at most
-//! 3.1 GiB" stays true of the rounded figure.
+//! Requested amounts are rounded up and free amounts are rounded down, so that "would fit with at
+//! most 3.1 GiB" stays true of the rounded figure.
 
-use cellwright_cell::resource::Dimension;
-use cellwright_cell::time::Span;
-use cellwright_cell::units;
+use crate::resource::Dimension;
+use crate::time::Span;
+use crate::units::{self, group_digits};
 
 pub use units::Rounding;
-pub(crate) use units::group_digits;
 
 pub trait Units {
     /// The amount with its unit, without the name of the dimension.
@@ -19,9 +18,9 @@ pub trait Units {
 
 /// Milli-cores and bytes: `2.5 cores`, `3.1 GiB`, `80 MiB/s`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StandardUnits;
+pub struct Natural;
 
-impl Units for StandardUnits {
+impl Units for Natural {
     fn amount(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
         units::amount(dimension, value, rounding)
     }
@@ -29,22 +28,22 @@ impl Units for StandardUnits {
 
 /// Shares of a whole, in millionths: `0.125 of the largest machine`.
 #[derive(Clone, Copy, Debug)]
-pub struct MillionthsOfWhole {
+pub struct Millionths {
     /// What 1,000,000 stands for, such as `of the largest machine`; may be empty.
     pub whole: &'static str,
 }
 
-impl Units for MillionthsOfWhole {
+impl Units for Millionths {
     fn amount(&self, _: Dimension, value: u64, _: Rounding) -> String {
         let text = units::decimal(value / 1_000_000, value % 1_000_000, 6);
         if self.whole.is_empty() { text } else { format!("{text} {}", self.whole) }
     }
 }
 
-/// A length of time in the two largest units that matter, rounded up to the smaller of them: what
-/// is said to come in 12 s has come then. `350 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`.
+/// A length of time in its two largest units, rounded up to the smaller of them: an event announced
+/// for 12 s has happened by then. `350 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`.
 #[must_use]
-pub fn format_span(span: Span) -> String {
+pub fn span(span: Span) -> String {
     if span.0 < 1000 {
         return format!("{} ms", span.0);
     }
@@ -67,7 +66,7 @@ mod tests {
 
     #[test]
     fn lengths_of_time_are_rounded_up() {
-        let check = |millis, want: &str| assert_eq!(format_span(Span(millis)), want);
+        let check = |millis, want: &str| assert_eq!(span(Span(millis)), want);
         check(350, "350 ms");
         check(1000, "1 s");
         check(11_001, "12 s");
@@ -79,9 +78,9 @@ mod tests {
 
     #[test]
     fn shares_of_a_trace_say_of_what() {
-        let share = MillionthsOfWhole { whole: "of the largest machine" };
+        let share = Millionths { whole: "of the largest machine" };
         let text = share.amount(Dimension::Cpu, 125_000, Rounding::Up);
         assert_eq!(text, "0.125 of the largest machine");
-        assert_eq!(StandardUnits.amount(Dimension::Ram, 3 << 29, Rounding::Up), "1.5 GiB");
+        assert_eq!(Natural.amount(Dimension::Ram, 3 << 29, Rounding::Up), "1.5 GiB");
     }
 }

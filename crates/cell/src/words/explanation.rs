@@ -1,32 +1,33 @@
-//! An explanation in sentences, as a person would write it: what is short, how many machines fail
-//! for which reason, what would help, who is in the way, when it is tried again. Lines have at most
-//! 80 columns.
+//! Renders an explanation as sentences: what is short, how many machines fail for which reason,
+//! which changes would help, which tasks are in the way, and when the task is tried again. A
+//! sentence is a line, however long: the caller knows the width of its screen.
 
-use super::units::{self, Rounding, Units, group_digits};
-use super::{Change, Counterfactual, Detail, Explanation, FITS, Obstacle, ReasonCount, Victims};
-use cellwright_cell::device::WHOLE_DEVICE;
-use cellwright_cell::name::Token;
-use cellwright_cell::resource::Dimension;
-use cellwright_cell::spec::Domain;
-use cellwright_cell::units::pluralize;
+use super::quantity::{self, Rounding, Units};
+use crate::device::WHOLE_DEVICE;
+use crate::explanation::{
+    Change, Counterfactual, Detail, Explanation, FITS, MachineRef, Obstacle, ReasonCount, Victims,
+};
+use crate::name::Token;
+use crate::resource::Dimension;
+use crate::spec::Domain;
+use crate::units::{group_digits, pluralize};
 
-const COLUMNS: usize = 80;
-/// Reasons spelt out; the rest is summed up.
+/// Reasons listed; the rest is summed up.
 const MAX_REASONS: usize = 8;
-/// Further changes spelt out.
+/// Further changes listed.
 const MAX_ALTERNATIVES: usize = 3;
 /// Victims named.
-const MAX_VICTIMS: usize = 5;
+const VICTIMS_SHOWN: usize = 5;
 
-/// One paragraph of sentences, one line each where they fit.
+/// A paragraph of sentences, a line each.
 #[must_use]
 pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
-    let text = TextRenderer { units };
+    let text = Text { units };
     let mut lines = vec![text.headline(explanation)];
-    // Where there is no machine, nothing that could be asked of one says more.
+    // Without machines there is nothing to say about the request.
     if explanation.machines_total == 0 {
         lines.extend(text.queue(explanation));
-        return lines.iter().map(|line| wrap(line)).collect::<Vec<_>>().join("\n");
+        return lines.join("\n");
     }
     let reasons = text.reasons(explanation);
     if !reasons.is_empty() {
@@ -38,50 +39,42 @@ pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
     }
     lines.extend(explanation.victims.as_ref().map(|victims| text.victims(victims)));
     lines.extend(text.queue(explanation));
-    lines.iter().map(|line| wrap(line)).collect::<Vec<_>>().join("\n")
+    lines.join("\n")
 }
 
 /// One change with which it would fit: `ram <= 3 GiB (on m1)`.
 #[must_use]
-pub fn format_change(change: &Counterfactual, units: &dyn Units) -> String {
-    TextRenderer { units }.change(change)
+pub fn change(change: &Counterfactual, units: &dyn Units) -> String {
+    Text { units }.change(change)
 }
 
-/// One reason: `2 lack ram (largest free_text: 3 GiB on m1)`.
+/// One reason: `2 lack ram (most free: 3 GiB on m1)`.
 #[must_use]
-pub fn format_reason(reason: &ReasonCount, units: &dyn Units) -> String {
+pub fn reason(reason: &ReasonCount, units: &dyn Units) -> String {
     match reason.code {
         FITS => {
             let takes = if reason.machines == 1 { "takes" } else { "take" };
             format!("{} {takes} it as they are", group_digits(u64::from(reason.machines)))
         }
-        _ => TextRenderer { units }.reason(reason),
+        _ => Text { units }.reason(reason),
     }
 }
 
-impl Explanation {
-    /// Machines on which the task fits as things are.
-    #[must_use]
-    pub fn fitting(&self) -> u32 {
-        self.reasons.iter().filter(|r| r.code == FITS).map(|r| r.machines).sum()
-    }
-}
-
-struct TextRenderer<'a> {
+struct Text<'a> {
     units: &'a dyn Units,
 }
 
-impl TextRenderer<'_> {
+impl Text<'_> {
     /// `4 GiB ram`, `2 cores`.
-    fn requested_text(&self, dimension: Dimension, value: u64) -> String {
-        self.amount_text(dimension, value, Rounding::Up)
+    fn asked(&self, dimension: Dimension, value: u64) -> String {
+        self.amount(dimension, value, Rounding::Up)
     }
 
-    fn free_text(&self, dimension: Dimension, value: u64) -> String {
+    fn free(&self, dimension: Dimension, value: u64) -> String {
         self.units.amount(dimension, value, Rounding::Down)
     }
 
-    fn amount_text(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
+    fn amount(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
         let amount = self.units.amount(dimension, value, rounding);
         format!("{amount} {dimension}")
     }
@@ -109,7 +102,7 @@ impl TextRenderer<'_> {
             return format!("pending: fits on {fitting} of {total} machines as they are now.");
         }
         let needs = self.needs(e);
-        let (subject, needs) = match needs.as_slice() {
+        let (it, needs) = match needs.as_slice() {
             [] => return format!("pending: no machine of {total} can take it."),
             [(text, 1)] => ("it", vec![text.clone()]),
             [(text, _)] => ("them", vec![text.clone()]),
@@ -118,43 +111,43 @@ impl TextRenderer<'_> {
         };
         let among: u32 =
             e.reasons.iter().filter(|r| is_resolvable_by_eviction(r)).map(|r| r.machines).sum();
-        let names = match among {
-            all if all == e.machines_total => format!("no machine of {total} has {subject} free"),
-            1 => format!("the only machine it may run on lacks {subject}"),
+        let who = match among {
+            all if all == e.machines_total => format!("no machine of {total} has {it} free"),
+            1 => format!("the only machine it may run on lacks {it}"),
             some => {
                 let some = group_digits(u64::from(some));
-                format!("none of the {some} machines it may run on has {subject} free")
+                format!("none of the {some} machines it may run on has {it} free")
             }
         };
-        format!("pending: needs {}; {names}.", join_list(&needs))
+        format!("pending: needs {}; {who}.", join_list(&needs))
     }
 
-    /// What some machine is short of, devices first, each with how many things it is.
+    /// What some machine is short of, devices first, each with the amount needed.
     fn needs(&self, e: &Explanation) -> Vec<(String, u64)> {
         let mut needs: Vec<(String, u64)> = Vec::new();
         for reason in &e.reasons {
             let need = match &reason.detail {
-                Detail::Device { kind, models, asked: requested, milli, .. } => {
-                    (device_text(kind, models, *requested, *milli), u64::from(*requested))
+                Detail::Device { kind, models, asked, milli, .. } => {
+                    (device_text(kind, models, *asked, *milli), u64::from(*asked))
                 }
-                Detail::Named { name, asked: requested, .. } => {
-                    (format!("{} {name}", group_digits(*requested)), *requested)
+                Detail::Named { name, asked, .. } => {
+                    (format!("{} {name}", group_digits(*asked)), *asked)
                 }
                 _ => continue,
             };
             needs.push(need);
         }
-        let is_short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
-        let dimensions = Dimension::ALL.into_iter().filter(is_short);
-        needs.extend(dimensions.map(|d| (self.requested_text(d, e.limits.get(d)), 1)));
+        let short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
+        let dimensions = Dimension::ALL.into_iter().filter(short);
+        needs.extend(dimensions.map(|d| (self.asked(d, e.limits.get(d)), 1)));
         needs
     }
 
     fn reasons(&self, e: &Explanation) -> String {
-        let refusing = e.reasons.iter().filter(|r| r.code != FITS);
+        let infeasible = e.reasons.iter().filter(|r| r.code != FITS);
         let mut parts: Vec<String> =
-            refusing.clone().take(MAX_REASONS).map(|r| self.reason(r)).collect();
-        let rest: u32 = refusing.skip(MAX_REASONS).map(|r| r.machines).sum();
+            infeasible.clone().take(MAX_REASONS).map(|r| self.reason(r)).collect();
+        let rest: u32 = infeasible.skip(MAX_REASONS).map(|r| r.machines).sum();
         if rest > 0 {
             parts.push(format!("{} fail for other reasons", group_digits(u64::from(rest))));
         }
@@ -172,7 +165,7 @@ impl TextRenderer<'_> {
             1 => ["is", "lacks", "fails", "has", "does not"],
             _ => ["are", "lack", "fail", "have", "do not"],
         };
-        let on = |machine: &Option<super::MachineRef>, available: u64| match machine {
+        let on = |machine: &Option<MachineRef>, available: u64| match machine {
             Some(machine) if available > 0 => format!(" on {}", machine.name),
             _ => String::new(),
         };
@@ -191,7 +184,7 @@ impl TextRenderer<'_> {
             Detail::Tasks { most } => {
                 format!("{machines} {have} as many tasks as a machine may: {}", group_digits(*most))
             }
-            Detail::Volume(host_volume) => format!("{machines} {do_not} lend {host_volume}"),
+            Detail::Volume(loan) => format!("{machines} {do_not} lend {loan}"),
             Detail::Spread { domain, limit } => format!(
                 "on {machines} the {} holds {limit} of the job's tasks already",
                 domain_name(*domain)
@@ -206,27 +199,27 @@ impl TextRenderer<'_> {
                 }
                 format!("on {machines} port {port} is taken (by {})", join_list(&named))
             }
-            Detail::DynamicPorts { asked: requested, available, machine } => format!(
-                "{machines} {lack} free ports (asked {requested}, most free: {available}{})",
+            Detail::DynamicPorts { asked, available, machine } => format!(
+                "{machines} {lack} free ports (asked {asked}, most free: {available}{})",
                 on(machine, *available)
             ),
-            Detail::Device { kind, models, asked: requested, milli, available, machine } => {
+            Detail::Device { kind, models, asked, milli, available, machine } => {
                 let (of, share) = (models_text(models), share_text(*milli));
                 format!(
-                    "{machines} {lack} {kind}{of} (asked {requested}{share}, at best {available}{})",
+                    "{machines} {lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
                     on(machine, *available)
                 )
             }
-            Detail::Named { name, asked: requested, available, machine } => format!(
+            Detail::Named { name, asked, available, machine } => format!(
                 "{machines} {lack} {name} (asked {}, most free: {}{})",
-                group_digits(*requested),
+                group_digits(*asked),
                 group_digits(*available),
                 on(machine, *available)
             ),
             Detail::Resource { dimension, available, machine, .. } => {
-                let largest = self.free_text(*dimension, *available);
+                let most = self.free(*dimension, *available);
                 format!(
-                    "{machines} {lack} {dimension} (most free: {largest}{})",
+                    "{machines} {lack} {dimension} (most free: {most}{})",
                     on(machine, *available)
                 )
             }
@@ -237,14 +230,14 @@ impl TextRenderer<'_> {
         if e.fitting() > 0 {
             return None;
         }
-        // Nobody runs a task without CPU or memory, so that is no advice.
+        // No task runs without CPU or memory, so that is no advice.
         let sensible = |c: &&Counterfactual| match c.change {
             Change::Resource { at_most, .. } => at_most > 0,
             Change::TwoResources(both) => both.iter().all(|lowered| lowered.at_most > 0),
             _ => true,
         };
-        let mut suggested = e.counterfactual.iter().chain(&e.alternatives).filter(sensible);
-        let Some(nearest) = suggested.next() else {
+        let mut offers = e.counterfactual.iter().chain(&e.alternatives).filter(sensible);
+        let Some(nearest) = offers.next() else {
             return Some("No single change of the request would make it fit.".into());
         };
         let mut text = match nearest.change {
@@ -256,8 +249,7 @@ impl TextRenderer<'_> {
             }
             _ => format!("Would fit if {}.", self.change(nearest)),
         };
-        let others: Vec<String> =
-            suggested.take(MAX_ALTERNATIVES).map(|c| self.change(c)).collect();
+        let others: Vec<String> = offers.take(MAX_ALTERNATIVES).map(|c| self.change(c)).collect();
         if !others.is_empty() {
             text.push_str(&format!(" Or if {}.", others.join("; or if ")));
         }
@@ -265,56 +257,56 @@ impl TextRenderer<'_> {
     }
 
     fn change(&self, c: &Counterfactual) -> String {
-        let location = match &c.alloc {
+        let place = match &c.alloc {
             Some(alloc) => format!("{} in {}", c.machine.name, alloc.name),
             None => c.machine.name.clone(),
         };
         let n = u64::from(c.machines);
-        let location = match n {
-            0 | 1 => format!("on {location}"),
-            _ => format!("on {} machines, such as {location}", group_digits(n)),
+        let place = match n {
+            0 | 1 => format!("on {place}"),
+            _ => format!("on {} machines, such as {place}", group_digits(n)),
         };
         let lowered = |dimension: Dimension, at_most: u64| {
-            format!("{dimension} <= {}", self.free_text(dimension, at_most))
+            format!("{dimension} <= {}", self.free(dimension, at_most))
         };
         match &c.change {
             Change::Resource { dimension, at_most, .. } => {
-                format!("{} ({location})", lowered(*dimension, *at_most))
+                format!("{} ({place})", lowered(*dimension, *at_most))
             }
             Change::TwoResources([a, b]) => format!(
-                "{} and {} ({location})",
+                "{} and {} ({place})",
                 lowered(a.dimension, a.at_most),
                 lowered(b.dimension, b.at_most)
             ),
             Change::Ports { at_most, .. } => {
-                format!("it asked for {} ({location})", pluralize(*at_most, "port"))
+                format!("it asked for {} ({place})", pluralize(*at_most, "port"))
             }
-            Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({location})"),
+            Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({place})"),
             Change::Named { name, at_most, .. } => {
-                format!("{name} <= {} ({location})", group_digits(*at_most))
+                format!("{name} <= {} ({place})", group_digits(*at_most))
             }
             Change::DeviceCount { kind, at_most: 0, .. } => {
-                format!("it did without {kind} ({location})")
+                format!("it did without {kind} ({place})")
             }
             Change::DeviceCount { kind, at_most, .. } => {
-                format!("it asked for {at_most} {kind} ({location})")
+                format!("it asked for {at_most} {kind} ({place})")
             }
             Change::DeviceShares { kind, at_most, .. } => {
-                format!("its share of one {kind} were {at_most}/{WHOLE_DEVICE} ({location})")
+                format!("its share of one {kind} were {at_most}/{WHOLE_DEVICE} ({place})")
             }
             Change::Spread { domain, at_least, .. } => format!(
-                "{at_least} of its tasks were allowed in one {} ({location})",
+                "{at_least} of its tasks were allowed in one {} ({place})",
                 domain_name(*domain)
             ),
             Change::DropConstraint { constraint, .. } => {
-                format!("the constraint {constraint} were dropped ({location})")
+                format!("the constraint {constraint} were dropped ({place})")
             }
-            Change::DropVolume(host_volume) => format!("it did without {host_volume} ({location})"),
+            Change::DropVolume(loan) => format!("it did without {loan} ({place})"),
             Change::DropStaticPort { port } => {
-                format!("it did not insist on port {port} ({location})")
+                format!("it did not insist on port {port} ({place})")
             }
-            Change::DrainEnded => format!("draining machines were open again ({location})"),
-            Change::MachineBack => format!("machines that are down came back ({location})"),
+            Change::DrainEnded => format!("draining machines were open again ({place})"),
+            Change::MachineBack => format!("machines that are down came back ({place})"),
         }
     }
 
@@ -355,8 +347,8 @@ impl TextRenderer<'_> {
             .too_large
             .iter()
             .map(|t| {
-                let excess = self.requested_text(t.dimension, t.asked);
-                format!("{excess}, the largest has {}", self.free_text(t.dimension, t.largest))
+                let asked = self.asked(t.dimension, t.asked);
+                format!("{asked}, the largest has {}", self.free(t.dimension, t.largest))
             })
             .collect();
         let lacks_alloc = |r: &ReasonCount| r.code == "no-alloc-here" && r.machines > 0;
@@ -368,22 +360,22 @@ impl TextRenderer<'_> {
                 "As asked, no machine could take it even when empty: waiting will not help.".into(),
             ),
             false => {
-                let asked = join_list(&too_large);
-                Some(format!("No machine is large enough even when empty: asked {asked}."))
+                let requested = join_list(&too_large);
+                Some(format!("No machine is large enough even when empty: asked {requested}."))
             }
         }
     }
 
     fn victims(&self, victims: &Victims) -> String {
-        let named = victims.tasks.iter().take(MAX_VICTIMS);
-        let mut names: Vec<String> =
-            named.map(|v| format!("{} (priority {})", v.task.name, v.priority.0)).collect();
-        if victims.tasks.len() > MAX_VICTIMS {
-            names.push(format!("{} more", victims.tasks.len() - MAX_VICTIMS));
+        let shown = victims.tasks.iter().take(VICTIMS_SHOWN);
+        let mut who: Vec<String> =
+            shown.map(|v| format!("{} (priority {})", v.task.name, v.priority.0)).collect();
+        if victims.tasks.len() > VICTIMS_SHOWN {
+            who.push(format!("{} more", victims.tasks.len() - VICTIMS_SHOWN));
         }
-        let names = format!("{} on {}", join_list(&names), victims.machine.name);
+        let who = format!("{} on {}", join_list(&who), victims.machine.name);
         if victims.allowed {
-            return format!("It may evict {names}; a pass with preemption would.");
+            return format!("It may evict {who}; a pass with preemption would.");
         }
         let mut why: Vec<String> = Vec::new();
         for obstacle in victims.tasks.iter().filter_map(|v| v.obstacle.as_ref()) {
@@ -392,17 +384,17 @@ impl TextRenderer<'_> {
                 why.push(sentence);
             }
         }
-        format!("Room would need {names} evicted, which is not allowed: {}.", join_list(&why))
+        format!("Room would need {who} evicted, which is not allowed: {}.", join_list(&why))
     }
 
     fn queue(&self, e: &Explanation) -> Option<String> {
-        let queue_position = e.standing?;
-        if let Some(wait) = queue_position.tried_in {
-            return Some(format!("Next try in {} (back-off or lease).", units::format_span(wait)));
+        let standing = e.standing?;
+        if let Some(wait) = standing.tried_in {
+            return Some(format!("Next try in {} (back-off or lease).", quantity::span(wait)));
         }
-        let position = group_digits(u64::from(queue_position.position?));
-        let waiting = group_digits(u64::from(queue_position.waiting));
-        let higher = group_digits(u64::from(queue_position.higher_priority));
+        let position = group_digits(u64::from(standing.position?));
+        let waiting = group_digits(u64::from(standing.waiting));
+        let higher = group_digits(u64::from(standing.higher_priority));
         Some(format!("Number {position} of {waiting} in the queue, {higher} of higher priority."))
     }
 }
@@ -411,13 +403,13 @@ fn is_short_of(reason: &ReasonCount, dimension: Dimension) -> bool {
     matches!(&reason.detail, Detail::Resource { dimension: d, .. } if *d == dimension)
 }
 
-/// Whether the machines lack something that holders give back, and nothing else keeps it away.
+/// Whether the machines lack something that holders release, and nothing else rules them out.
 fn is_resolvable_by_eviction(reason: &ReasonCount) -> bool {
     use Detail::{Device, Named, Resource};
     matches!(&reason.detail, Device { .. } | Named { .. } | Resource { .. })
 }
 
-/// `2 gpu`, `1 gpu (a100 or t4) with 500/1000 free_text`.
+/// `2 gpu`, `1 gpu (a100 or t4) with 500/1000 free`.
 fn device_text(kind: &Token, models: &[Token], requested: u32, milli: u16) -> String {
     format!("{requested} {kind}{}{}", models_text(models), share_text(milli))
 }
@@ -463,36 +455,16 @@ fn join_list(items: &[String]) -> String {
     }
 }
 
-/// Breaks a line at spaces; continuation lines are indented. A longer word stands alone.
-fn wrap(line: &str) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    for word in line.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > COLUMNS {
-            out.push_str("\n  ");
-            column = 2;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::units::StandardUnits;
-    use cellwright_cell::resource::Resources;
+    use crate::resource::Resources;
+    use crate::words::quantity::Natural;
 
     #[test]
     fn a_cell_without_machines_is_all_there_is_to_say() {
-        let requested = Resources::new(1000, 1 << 30, 0, 0);
-        let waiting =
-            Explanation { limits: requested, reservation: requested, ..Explanation::default() };
-        assert_eq!(render(&waiting, &StandardUnits), "pending: the cell has no machines.");
+        let asked = Resources::new(1000, 1 << 30, 0, 0);
+        let waiting = Explanation { limits: asked, reservation: asked, ..Explanation::default() };
+        assert_eq!(render(&waiting, &Natural), "pending: the cell has no machines.");
     }
 }

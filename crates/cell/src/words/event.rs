@@ -1,0 +1,216 @@
+//! What happened, a line each, with names instead of rows.
+
+use super::names::{blob_name, job_name, machine_name, token_name, user_name};
+use super::{ended, ended_coded, reason, reason_coded, refusal};
+use crate::event::{
+    BlobChange, Event, EventKind, JobChange, MachineChange, TaskChange, TokenChange, UserChange,
+};
+use crate::id::MachineId;
+use crate::reason::Reason;
+use crate::state::State;
+use crate::units::pluralize;
+
+/// `ubar/jfoo/3 scheduled on m17: found a place`.
+#[must_use]
+pub fn event(state: &State, event: &Event) -> String {
+    let why = reason(state, &event.reason);
+    match &event.what {
+        EventKind::Component(event) => format!("{}: {why}", event.as_component().describe(state)),
+        EventKind::Task { job, index, change, .. } => {
+            let how = how_given_up(state, *change, &event.reason);
+            let change = task_change(state, *change);
+            format!("{}/{index} {change}: {how}{why}", job_name(state, *job))
+        }
+        EventKind::Job { job, change } => {
+            format!("{} {}: {why}", job_name(state, *job), job_change(*change))
+        }
+        EventKind::JobRejected { user, job, refusal: cause } => {
+            format!("{user}/{job} rejected: {}", refusal(state, cause))
+        }
+        EventKind::Machine { machine, change } => {
+            format!("{} {}: {why}", machine_name(state, *machine), machine_change(*change))
+        }
+        EventKind::User { user, change } => {
+            format!("{} {}: {why}", user_name(state, *user), user_change(*change))
+        }
+        EventKind::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
+        EventKind::BoundsChanged => format!("limits for each user changed: {why}"),
+        EventKind::Token { token, change } => {
+            format!("{} {}: {why}", token_name(state, *token), token_change(*change))
+        }
+        EventKind::Blob { blob, change } => {
+            format!("{} {}: {why}", blob_name(state, *blob), blob_change(*change))
+        }
+    }
+}
+
+/// An event as history has it: names and codes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CodedEvent<'a> {
+    pub object: &'a str,
+    pub event: &'a str,
+    pub machine: Option<&'a str>,
+    pub reason: &'a str,
+    pub exit_class: Option<&'a str>,
+    pub exit_code: Option<i64>,
+    pub detail: Option<&'a str>,
+}
+
+/// `ann/web/0 failed on m3: exited with code 1`.
+#[must_use]
+pub fn event_coded(event: &CodedEvent<'_>) -> String {
+    let CodedEvent { object, reason, detail, .. } = *event;
+    let mut text = format!("{object} {}", event.event.replace('-', " "));
+    if let Some(machine) = event.machine.filter(|machine| *machine != object) {
+        text.push_str(&format!(" on {machine}"));
+    }
+    // One that was undone ends by itself, with nobody's request.
+    if (event.event, reason) != ("update-closed", "requested") {
+        text.push_str(&format!(": {}", why_coded(event)));
+    }
+    match (reason, detail) {
+        ("preempted", Some(by)) => text.push_str(&format!(" {by}")),
+        (_, Some(detail)) => text.push_str(&format!(" ({detail})")),
+        _ => {}
+    }
+    text
+}
+
+/// In the words of explanations; that a run ended by itself is said by how.
+fn why_coded(event: &CodedEvent<'_>) -> String {
+    let why = reason_coded(event.reason);
+    let ended = event.exit_class.map(|class| ended_coded(class, event.exit_code));
+    match ended {
+        Some(ended) if event.reason == "exited" => ended,
+        Some(ended) => format!("{ended}, {why}"),
+        None => why.to_owned(),
+    }
+}
+
+/// A rule of its own says how the attempt ended, any other reason does not.
+fn how_given_up(state: &State, change: TaskChange, why: &Reason) -> String {
+    match change {
+        TaskChange::GaveUp { exit, .. } if !matches!(why, Reason::NotRetried { .. }) => {
+            format!("{}, ", ended(state, exit))
+        }
+        _ => String::new(),
+    }
+}
+
+pub(super) fn task_change(state: &State, change: TaskChange) -> String {
+    // What becomes of a task is read by its owner, to whom the number of a machine says nothing.
+    let at = |machine: MachineId| match state.machines().get(machine) {
+        Some(row) => row.spec.name.to_string(),
+        None => "a machine that is gone".to_owned(),
+    };
+    match change {
+        TaskChange::Submitted => "submitted".into(),
+        TaskChange::Released => "released".into(),
+        TaskChange::Scheduled { machine } => format!("scheduled on {}", at(machine)),
+        TaskChange::Started { machine } => format!("started on {}", at(machine)),
+        TaskChange::Stopping { machine } => format!("told to stop on {}", at(machine)),
+        TaskChange::Evicted { machine } => format!("evicted from {}, pending again", at(machine)),
+        TaskChange::Completed { machine } => {
+            format!("completed on {}, pending again", at(machine))
+        }
+        TaskChange::Failed { machine } => format!("failed on {}, pending again", at(machine)),
+        TaskChange::Lost { machine } => format!("lost with {}, pending again", at(machine)),
+        TaskChange::Restarted { machine } => format!("starts again on {}", at(machine)),
+        TaskChange::Updated => "updated".into(),
+        TaskChange::UpdateSkipped => "not updated".into(),
+        TaskChange::ReservationChanged => "reserves a new amount".into(),
+        TaskChange::Finished => "finished".into(),
+        TaskChange::GaveUp { machine, .. } => format!("failed for good on {}", at(machine)),
+        TaskChange::Killed => "killed".into(),
+        TaskChange::NeverRan => "never ran".into(),
+        TaskChange::Purged => "forgotten".into(),
+        TaskChange::SaverFailed { machine } => {
+            format!("what it left on {} is not saved yet, tried again", at(machine))
+        }
+        TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
+        TaskChange::Left { machine, notice } => {
+            format!("left {}, {}", at(machine), notice.describe())
+        }
+        TaskChange::HoldReserved { machine } => format!("holds room on {} as well", at(machine)),
+        TaskChange::HoldReleased { machine } => {
+            format!("holds no room on {} any more", at(machine))
+        }
+        TaskChange::NotSaved { machine } => {
+            format!("what it left on {} was never saved and is gone", at(machine))
+        }
+    }
+}
+
+fn job_change(change: JobChange) -> String {
+    match change {
+        JobChange::Submitted => "submitted".into(),
+        JobChange::Accepted => "accepted".into(),
+        JobChange::Released => "released".into(),
+        JobChange::UpdateOpened { version } => format!("update to version {version} opened"),
+        JobChange::UpdateUndone { version } => format!("update undone, back to version {version}"),
+        JobChange::UpdateClosed { version } => format!("update closed at version {version}"),
+        JobChange::Resized { count } => {
+            format!("resized to {}", pluralize(u64::from(count), "task"))
+        }
+        JobChange::Stopping => "told to stop".into(),
+        JobChange::Succeeded => "succeeded".into(),
+        JobChange::Failed => "failed".into(),
+        JobChange::Killed => "killed".into(),
+        JobChange::NeverRan => "never ran".into(),
+        JobChange::StillWaits { left } => format!("still waits for {left} more"),
+        JobChange::Purged => "forgotten".into(),
+    }
+}
+
+fn machine_change(change: MachineChange) -> String {
+    match change {
+        MachineChange::Added => "added".into(),
+        MachineChange::Updated => "updated".into(),
+        MachineChange::Removed => "removed".into(),
+        MachineChange::Up { incarnation } => format!("up (life {incarnation})"),
+        MachineChange::Down => "down".into(),
+        MachineChange::DrainStarted => "draining".into(),
+        MachineChange::DrainStopped => "no longer draining".into(),
+        MachineChange::PackagesChanged => "has other packages".into(),
+        MachineChange::OverCommitted => "over-committed".into(),
+        MachineChange::Recovered => "no longer over-committed".into(),
+        MachineChange::DiskRetained { bytes } => format!("retains {bytes} bytes of disk"),
+        MachineChange::DiskReleased { bytes } => format!("releases {bytes} bytes of disk"),
+        MachineChange::Short { dimension } => format!("short of {dimension}, asks for relief"),
+        MachineChange::Relieved { dimension } => format!("relieved of a task for {dimension}"),
+        MachineChange::Eased { dimension } => {
+            format!("short of {dimension} no longer, takes only production for a while yet")
+        }
+        MachineChange::EasedForGood { dimension } => {
+            format!("has had enough {dimension} for a while, takes all work again")
+        }
+    }
+}
+
+fn user_change(change: UserChange) -> String {
+    match change {
+        UserChange::Added => "added".into(),
+        UserChange::Removed => "removed".into(),
+        UserChange::CapabilitiesChanged => "has other capabilities".into(),
+        UserChange::QuotaChanged { band } => format!("has another {band} quota"),
+        UserChange::QuotaExceeded { band } => format!("exceeds the {band} quota"),
+        UserChange::QuotaRecovered { band } => format!("is within the {band} quota again"),
+    }
+}
+
+fn token_change(change: TokenChange) -> &'static str {
+    match change {
+        TokenChange::Added => "added",
+        TokenChange::Used => "used",
+        TokenChange::Revoked => "revoked",
+        TokenChange::Expired => "expired",
+        TokenChange::Confirmed => "confirmed",
+    }
+}
+
+fn blob_change(change: BlobChange) -> &'static str {
+    match change {
+        BlobChange::Added => "added",
+        BlobChange::Removed => "removed",
+    }
+}

@@ -1,0 +1,148 @@
+//! What parts ask. Values are small and all different, so that two fields changing places shows.
+
+use crate::{Samples, variants};
+use cellwright_api::client::internal_calls::{HoldersRequest, LogRequest, MembershipCheckRequest};
+use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal, StateDifference};
+use cellwright_api::types::AddMaster;
+use cellwright_cell::observed::ObservedState;
+use cellwright_identity::enroll::{AuthorityRequest, JoinRequest, RenewRequest};
+use cellwright_identity::task_identity::TaskIdentityRequest;
+use cellwright_master::peers::PeerCall;
+use cellwright_store::RaftCall;
+use serde_json::{Value, json};
+
+pub fn take_all(samples: &mut Samples) {
+    agent(samples);
+    scheduler(samples);
+    identities(samples);
+    samples.each::<PeerCall>(vec![
+        ("Raft", json!({ "log_epoch": 3, "from": 2, "call": "DiskSpace" })),
+        ("Forward", forward()),
+        ("Usage", Value::Null),
+        ("PastUsage", json!({ "log_id": 4, "up_to": 5 })),
+        ("Records", json!({ "log": "Audit", "after": 6, "until": 7 })),
+        ("RejectedPolls", Value::Null),
+    ]);
+    raft(samples);
+}
+
+pub fn amount() -> Value {
+    json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 })
+}
+
+fn agent(samples: &mut Samples) {
+    let states = json!([
+        "preparing",
+        { "running": { "healthy": true } },
+        "finished",
+        { "failed": { "code": 3 } },
+        "stopped",
+        { "left": "overrun" },
+    ]);
+    let states = states.as_array().expect("a list");
+    assert_eq!(states.len(), variants::<ObservedState>());
+    let task = |(at, state): (usize, &Value)| {
+        let (task, attempt, saver) = (10 + at, 30 + at, 50 + at);
+        json!({ "task": task, "attempt": attempt, "saver": saver, "state": state })
+    };
+    let tasks: Vec<Value> = states.iter().enumerate().map(task).collect();
+    let report = json!({
+        "machine": "m1", "incarnation": 5, "number": 6, "taken": { "era": 7, "index": 8 },
+        "hang": true, "orders_digest": 9, "spec": { "name": "m1", "capacity": amount() },
+        "tasks": tasks, "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
+        "usage": [{ "task": 10, "attempt": 11, "used": amount() }],
+        "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }], "wall": 16,
+    });
+    samples.one::<AgentReport>("sample", report);
+    let holders = json!({ "machine": "m1", "digest": "ab", "task": 3 });
+    samples.one::<HoldersRequest>("sample", holders);
+    let standing = json!({ "machine": "m1", "part": "replica", "name": "r1" });
+    samples.one::<MembershipCheckRequest>("sample", standing);
+}
+
+fn scheduler(samples: &mut Samples) {
+    samples.one::<LogRequest>("sample", json!({ "after": 1, "wait": 2 }));
+    let command = json!({ "commit_plan": { "made_at": 3, "groups": [] } });
+    let request = json!({ "by": { "scheduler": "s1" }, "id": null, "command": command });
+    samples.one::<Proposal>("sample", json!({ "requests": [request] }));
+    let passes = json!({
+        "passes": 1, "placed": 2, "rejected": 3, "preempted": 4, "pending": 5, "micros": 6,
+        "longest_micros": 7, "evaluations": 8,
+    });
+    let lease = json!({ "scheduler": "s1", "scheduler_shard": "gpu", "passes": passes, "wall": 9 });
+    samples.one::<LeaseRequest>("sample", lease);
+}
+
+fn identities(samples: &mut Samples) {
+    samples.one::<JoinRequest>("sample", json!({ "token": "t", "signing_request": "r" }));
+    samples.one::<AuthorityRequest>("sample", Value::Null);
+    samples.one::<RenewRequest>("sample", json!({ "signing_request": "r" }));
+    let task = json!({ "task": 1, "attempt": 2, "signing_request": "r" });
+    samples.one::<TaskIdentityRequest>("sample", task);
+    samples.one::<AddMaster>("sample", json!({ "id": 1, "name": "m1", "address": "h:1" }));
+}
+
+/// With one difference of each kind.
+fn forward() -> Value {
+    let task = json!({ "task": 1, "attempt": 2, "what": "started" });
+    let differences = json!([
+        { "Up": { "machine": "m1", "incarnation": 3, "spec": null } },
+        { "Tasks": { "machine": 4, "incarnation": 5, "number": 6, "reports": [task] } },
+        { "Packages": { "machine": 7, "packages": [] } },
+        { "Reservations": [] },
+        { "LogSavers": { "machine": 8, "ends": [] } },
+        { "ResourcePressure": { "machine": 9, "incarnation": 10, "shortages": [] } },
+    ]);
+    assert_eq!(differences.as_array().map(Vec::len), Some(variants::<StateDifference>()));
+    json!({
+        "shard": 11, "term": 12, "heard_machines": [13], "differences": differences, "wall": 14,
+        "clock_offsets": [[15, -16]],
+    })
+}
+
+pub fn vote() -> Value {
+    json!({ "leader_id": { "term": 3, "node_id": 2 }, "committed": true })
+}
+
+pub fn log_id() -> Value {
+    json!({ "leader_id": { "term": 3, "node_id": 2 }, "index": 9 })
+}
+
+fn raft(samples: &mut Samples) {
+    let nodes = json!({ "1": { "name": "m1", "address": "h:1" } });
+    let membership = json!({ "configs": [[1]], "nodes": nodes });
+    let entry = |payload: Value| json!({ "log_id": log_id(), "payload": payload });
+    let append = json!({
+        "vote": vote(), "prev_log_id": log_id(), "leader_commit": log_id(),
+        "entries": [
+            entry("Blank".into()),
+            entry(json!({ "Normal": [1, 2, 3] })),
+            entry(json!({ "Membership": membership })),
+        ],
+    });
+    let last_membership = json!({ "log_id": log_id(), "membership": membership });
+    let meta = json!({
+        "last_log_id": log_id(), "last_membership": last_membership, "snapshot_id": "s",
+    });
+    let snapshot =
+        json!({ "vote": vote(), "meta": meta, "offset": 4, "data": [5, 6], "done": true });
+    let calls = [
+        ("Append", append),
+        ("Vote", json!({ "vote": vote(), "last_log_id": log_id() })),
+        ("Snapshot", snapshot),
+        ("PreVote", json!({ "last_log": log_id() })),
+        ("VerifyVoter", json!({ "id": 4, "name": "m4" })),
+        ("DiskSpace", Value::Null),
+        ("TimeoutNow", Value::Null),
+        ("ReadIndex", Value::Null),
+    ];
+    assert_eq!(calls.len(), variants::<RaftCall>());
+    for (variant, inside) in calls {
+        let call = match inside {
+            Value::Null => variant.into(),
+            inside => json!({ variant: inside }),
+        };
+        let json = json!({ "Raft": { "log_epoch": 7, "from": 8, "call": call } });
+        samples.one::<PeerCall>(&format!("Raft.{variant}"), json);
+    }
+}
