@@ -2,6 +2,7 @@
 //! own program.
 
 use crate::masters::cell::{Folder, free_addresses, until};
+use cellwright_agent::shim::SHIM_BINARY;
 use cellwright_api::client::{
     ApiClientConfig, ChangeOptions, Client, ClientError, PageRequest, Watch,
 };
@@ -42,19 +43,19 @@ impl Driver {
     }
 }
 
-/// The product: `CELL_BINARY`, or what was built beside this program.
+/// The product: `CELL_BINARY`, or what was built beside this program. Its shim has to lie beside it,
+/// for without that agents start the whole `cell` in its place, and something else is measured.
 pub fn program() -> io::Result<PathBuf> {
     let path = match std::env::var_os("CELL_BINARY") {
         Some(path) => PathBuf::from(path),
         None => std::env::current_exe()?.with_file_name("cell"),
     };
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err(io::Error::other(format!(
+    match [path.clone(), path.with_file_name(SHIM_BINARY)].iter().find(|part| !part.is_file()) {
+        None => Ok(path),
+        Some(missing) => Err(io::Error::other(format!(
             "{} is not there; build it: cargo build --release -p cellwright-cli -p cellwright-shim",
-            path.display()
-        )))
+            missing.display()
+        ))),
     }
 }
 

@@ -27,7 +27,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let bare = Bare::new()?;
     let ran = times(rounds, || bare.run())?;
     for (driver, mut compared, room) in
-        [(Driver::Process, spawned, 15.0), (Driver::Container, ran, 40.0)]
+        [(Driver::Process, spawned, 5.0), (Driver::Container, ran, 10.0)]
     {
         let mut taken = submitted(driver, rounds).await?;
         let name = driver.name();

@@ -67,11 +67,9 @@ async fn through_the_cell(driver: Driver, tasks: usize) -> io::Result<f64> {
     Ok(tasks as f64 / took)
 }
 
-/// What the agent would start: the shim beside the product, or the product itself.
+/// What the agent would start: the shim beside the product.
 fn shim_program() -> io::Result<std::path::PathBuf> {
-    let whole = program()?;
-    let small = whole.with_file_name(SHIM_BINARY);
-    Ok(if small.is_file() { small } else { whole })
+    Ok(program()?.with_file_name(SHIM_BINARY))
 }
 
 /// Shims that nobody ordered, as many at a time as there are cores.
