@@ -93,19 +93,25 @@ impl Cell {
     /// Starts an agent and waits for its machine. Its process's number.
     pub async fn agent(&mut self, name: &str, driver: Driver, more: &str) -> io::Result<u32> {
         let data = self.data(name);
-        std::fs::create_dir_all(&data)?;
         let config = self.folder.path().join(format!("{name}.toml"));
         let driver = driver.name();
         let text = format!("name = {name:?}\ndata_dir = {data:?}\ndriver = {driver:?}\n{more}\n");
         std::fs::write(&config, text)?;
         let mut command = Command::new(program()?);
         command.args(["--master", &self.address, "agent", "start", "--config"]).arg(config);
-        let agent = spawn(command, &self.folder.path().join(format!("{name}.log")))?;
+        let log = self.folder.path().join(format!("{name}.log"));
+        let mut agent = spawn(command, &log)?;
         let pid = agent.id();
-        self.agents.push(agent);
         let name = Name::new(name).map_err(|error| io::Error::other(error.to_string()))?;
-        let there = async || self.client.machine(&name).await.ok().map(drop);
-        until("the machine is there", there).await?;
+        let there = async || {
+            if agent.try_wait().ok().flatten().is_some() {
+                return Some(Err(io::Error::other(std::fs::read_to_string(&log).ok()?)));
+            }
+            self.client.machine(&name).await.ok().map(|_| Ok(()))
+        };
+        let there = until("the machine is there", there).await;
+        self.agents.push(agent);
+        there??;
         Ok(pid)
     }
 

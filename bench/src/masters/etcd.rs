@@ -91,7 +91,11 @@ impl Etcd {
         let rate = text.split(" writes/s").next().and_then(|before| {
             before.rsplit([' ', ':']).next().and_then(|number| number.trim().parse().ok())
         });
-        rate.ok_or_else(|| io::Error::other(format!("etcdctl said no rate: {text}")))
+        let last = || text.rsplit(['\r', '\n']).find(|line| !line.is_empty()).unwrap_or_default();
+        let errors = || String::from_utf8_lossy(&out.stderr).trim().to_owned();
+        rate.ok_or_else(|| {
+            io::Error::other(format!("etcdctl said no rate: {} {}", last(), errors()))
+        })
     }
 }
 

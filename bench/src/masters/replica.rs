@@ -107,6 +107,13 @@ pub fn config_of(id: usize, address: &str, dir: &str, missed_polls: u32) -> io::
         ("advertise", address.to_owned()),
         // A cell made from a checkpoint has machines that no agent speaks for.
         ("silence_polls", missed_polls.to_string()),
+        // All clients of a measurement are one user, who is bounded like a thousand of them.
+        ("connections_per_identity", "16384".to_owned()),
+        ("requests_per_user", "8192".to_owned()),
+        ("body_bytes_per_user", "512MiB".to_owned()),
+        ("jobs_per_user", "10000000".to_owned()),
+        ("tasks_per_user", "10000000".to_owned()),
+        ("spec_bytes_per_user", "64GiB".to_owned()),
     ];
     let text = Config::default_file(&given).map_err(io::Error::other)?;
     Config::parse(&text).map_err(io::Error::other)
@@ -148,6 +155,6 @@ fn router(config: &Config, handle: &MasterHandle) -> io::Result<(Router, History
         blobs,
     });
     let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
-    let settings = ApiConfig { body_limit, ..ApiConfig::default() };
+    let settings = ApiConfig { body_limit, flow: config.flow, ..ApiConfig::default() };
     Ok((Api::new(handle.clone(), files, settings).router(), keeper))
 }

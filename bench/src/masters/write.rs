@@ -93,13 +93,19 @@ async fn measure_etcd(
     let alone = gateway(1).await?;
     section.row("etcd, one client over HTTP, p50", alone.latency(0.5), "ms", "");
     section.row("... p99", alone.latency(0.99), "ms", "");
-    let own = etcd.check_perf()?;
-    section.row("etcd, 1,000 clients of its own tool", own, "puts/s", "");
+    // Its tool gives up where members are too slow for it, and gives no rate then.
+    let own = etcd.check_perf();
+    match &own {
+        Ok(own) => section.row("etcd, 1,000 clients of its own tool", *own, "puts/s", ""),
+        Err(error) => eprintln!("{error}"),
+    }
     let times = |ours: f64, theirs: f64| ours / theirs;
     section.row("jobs/s over etcd's puts/s, HTTP", times(ours.many, many.rate()), "x", "≥ 3");
-    section.row("jobs/s over etcd's puts/s, its own tool", times(ours.many, own), "x", "≥ 3");
+    if let Ok(own) = own {
+        section.row("jobs/s over etcd's puts/s, its own tool", times(ours.many, own), "x", "≥ 3");
+        section.row("in batches, over its own tool", times(ours.batches, own), "x", "≥ 10");
+    }
     section.row("in batches, over HTTP", times(ours.batches, many.rate()), "x", "≥ 10");
-    section.row("in batches, over its own tool", times(ours.batches, own), "x", "≥ 10");
     let alone = times(ours.alone, alone.latency(0.5));
     section.row("one client's p50 over etcd's, HTTP", alone, "x", "≤ 1");
     Ok(())
