@@ -7,6 +7,7 @@ mod banned_words;
 mod coverage;
 mod crate_dependencies;
 mod dead_files;
+mod documented_paths;
 mod invariants;
 mod links;
 mod purity;
@@ -48,7 +49,7 @@ impl fmt::Display for Finding {
 }
 
 pub fn run(repo: &Repo) -> Vec<Finding> {
-    let checks: [fn(&Repo) -> Vec<Finding>; 13] = [
+    let checks: [fn(&Repo) -> Vec<Finding>; 14] = [
         unreadable,
         crate_dependencies::check,
         purity::check,
@@ -57,6 +58,7 @@ pub fn run(repo: &Repo) -> Vec<Finding> {
         coverage::check,
         invariants::check,
         links::check,
+        documented_paths::check,
         dead_files::check,
         banned_words::check,
         single_clock::check,
