@@ -141,7 +141,7 @@ mod tests {
             "`other/keys.rs`",
             "`crates/{cell,gone}/src`",
             "`crates/cell/tests/wire/log-N.txt`",
-            "`docs/decisions/NNNN.md`",
+            "`docs/decisions/NNNN-TITLE.txt`",
         ] {
             assert_eq!(found(text).len(), 1, "{text}: {:?}", found(text));
         }
