@@ -2,9 +2,9 @@
 //!
 //! A file that is moved leaves its old name behind in prose, where nothing breaks. A path is told
 //! by its first folder; of Rust and JavaScript files its end is enough (`config/keys.rs`). `N`,
-//! `NNNN` or `TITLE` stand for any text, as in `tests/wire/version-N.txt`, but something must match.
-//! Reading every word with a slash as a path was rejected: the guide is full of files that a reader
-//! has, and the repository has not. The changelog names what was there at the time.
+//! `NNNN` or `TITLE` stand for any text, as in `tests/wire/version-N.txt`, but something must
+//! match. Reading every word with a slash as a path was rejected: the guide is full of files that
+//! a reader has, and the repository has not. The changelog names what was there at the time.
 
 use super::Finding;
 use crate::reference;
