@@ -113,11 +113,10 @@ pub fn check_quantities(field: &str, amount: Resources) -> AdmissionResult {
 /// # Errors
 /// [`Rejection::BadField`] for the first dimension beyond `most`.
 pub fn check_bounded(field: &str, amount: Resources, most: u64) -> AdmissionResult {
-    Review::first_error(|review| review.resources_within(&field.into(), amount, most))
+    Review::first_error(|review| review.resources_within(field, amount, most))
 }
 
-/// Checks of ranges that many fields share. Paths that have to be built are built only for an
-/// error.
+/// Checks of ranges that many fields share. Paths are built only for an error.
 impl Review {
     fn at_most(&mut self, path: impl Into<FieldPath>, value: u64, most: u64) {
         self.ensure(value <= most, || bad(path, value, Allowed::AtMost(most)));
@@ -163,10 +162,16 @@ impl Review {
         }
     }
 
-    fn resources_within(&mut self, path: &FieldPath, amount: Resources, most: u64) {
+    fn resources_within(
+        &mut self,
+        path: impl Into<FieldPath> + Clone,
+        amount: Resources,
+        most: u64,
+    ) {
         for dimension in Dimension::ALL {
             let requested = amount.get(dimension);
             self.ensure(requested <= most, || {
+                let path: FieldPath = path.clone().into();
                 let inner = path.field(field_of(dimension));
                 let name = format!("{}.{dimension}", path.dotted());
                 bad(inner, requested, Allowed::AtMost(most)).with_name(name)
@@ -321,16 +326,16 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
                 .with_quality(Quality::TaskIndex)
         });
         review.resources_within(
-            &path.field("limits"),
+            path.field("limits"),
             change.limits.unwrap_or_default(),
             MAX_QUANTITY,
         );
         let words = change.command.as_deref().unwrap_or_default();
-        task::command(&path.field("command"), words, review);
+        task::command(path.field("command"), words, review);
         let none = BTreeMap::new();
         let env = change.env.as_ref().unwrap_or(&none);
-        task::environment(&path.field("env"), env, review);
-        task::command_and_env(&path, words, env, review);
+        task::environment(path.field("env"), env, review);
+        task::command_and_env(path, words, env, review);
         text += text_bytes(words, env);
     }
     review.bytes_at_most(|| "overrides".into(), Quality::ProgramBytes, text, MAX_SPEC_TEXT);

@@ -78,6 +78,11 @@ impl FieldSet {
         self.0.insert(path.0);
     }
 
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether the set has the field, an ancestor of it, or a part of it.
     #[must_use]
     pub fn overlaps(&self, path: &FieldPath) -> bool {

@@ -15,10 +15,10 @@ use crate::command::{Actor, Command, RequestId, Verdict};
 use crate::index::Index;
 use crate::reason::Rejection;
 use crate::time::{Span, Time};
+use cellwright_rows::bytes::hash;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Requests remembered for each client.
 pub const WINDOW_SIZE: usize = 256;
@@ -55,7 +55,7 @@ pub enum WindowLookup {
 /// Digest of a command's encoded form.
 #[must_use]
 pub fn fingerprint(command: &Command) -> u64 {
-    postcard::to_stdvec(command).map_or(0, |bytes| xxh3_64(&bytes))
+    hash(command)
 }
 
 /// All windows, by actor and the actor's client.
@@ -90,20 +90,16 @@ fn answer_bytes(answered: &RecordedAnswer) -> u64 {
 
 /// Hash of one window without its answers.
 fn head_hash(key: &(Actor, u64), window: &ReplayWindow) -> u64 {
-    row_hash(&(key, window.forgotten, window.last_at))
+    hash(&(key, window.forgotten, window.last_at))
 }
 
 fn answer_hash(key: &(Actor, u64), sequence: u64, answered: &RecordedAnswer) -> u64 {
-    row_hash(&(key, sequence, answered))
+    hash(&(key, sequence, answered))
 }
 
 fn window_hash(key: &(Actor, u64), window: &ReplayWindow) -> u64 {
     let answers = window.entries.iter().map(|(sequence, a)| answer_hash(key, *sequence, a));
     answers.fold(head_hash(key, window), u64::wrapping_add)
-}
-
-fn row_hash(row: &impl Serialize) -> u64 {
-    xxh3_64(&postcard::to_stdvec(row).unwrap_or_default())
 }
 
 impl ActorWindows {
@@ -166,10 +162,17 @@ impl ReplayWindows {
     }
 
     fn edit_actor(&mut self, actor: &Actor, change: impl FnOnce(&mut ActorWindows)) {
-        let mut share = self.by_actor.remove(actor).unwrap_or_default();
-        change(Arc::make_mut(&mut share));
-        if !share.by_age.is_empty() {
-            self.by_actor.insert(actor.clone(), share);
+        let Some(share) = self.by_actor.get_mut(actor) else {
+            let mut share = ActorWindows::default();
+            change(&mut share);
+            if !share.by_age.is_empty() {
+                self.by_actor.insert(actor.clone(), Arc::new(share));
+            }
+            return;
+        };
+        change(Arc::make_mut(share));
+        if share.by_age.is_empty() {
+            self.by_actor.remove(actor);
         }
     }
 
@@ -286,10 +289,12 @@ impl ReplayWindows {
         self.sum = sum.wrapping_add(head_hash(key, window));
         let client = key.1;
         self.edit_actor(&key.0, |share| {
-            for set in [&mut share.by_age, &mut share.answered] {
-                set.remove(&(before, client));
-                set.insert((now, client));
+            if before != now {
+                share.by_age.remove(&(before, client));
+                share.by_age.insert((now, client));
+                share.answered.remove(&(before, client));
             }
+            share.answered.insert((now, client));
             share.bytes = share.bytes.saturating_add(more).saturating_sub(less);
         });
     }

@@ -51,9 +51,16 @@ pub struct RecordedEvents {
     pub reaches_back_to: Option<u64>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct EventBody {
     events: Vec<Event>,
+    names: Vec<(RowRef, String)>,
+}
+
+/// What is written of an entry, read again as an [`EventBody`].
+#[derive(Serialize)]
+struct NewEventBody<'a> {
+    events: &'a [Event],
     names: Vec<(RowRef, String)>,
 }
 
@@ -91,8 +98,9 @@ impl EventLog {
         if index <= self.segments.last() {
             return Ok(());
         }
-        let body = EventBody { events: events.to_vec(), names };
-        let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
+        let body = NewEventBody { events, names };
+        let space = Vec::with_capacity(64 * events.len());
+        let bytes = postcard::to_extend(&body, space).map_err(io::Error::other)?;
         self.segments.append(index, at, &bytes)?;
         Ok(())
     }

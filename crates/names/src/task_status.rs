@@ -43,14 +43,19 @@ impl TaskStatus {
 }
 
 /// The tasks of one job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
+    key: JobKey,
     tasks: BTreeMap<u32, (TaskId, TaskStatus)>,
     /// Invariant: counts those of `tasks` that the job should have.
     size: JobSize,
 }
 
 impl JobStatus {
+    fn new(key: JobKey) -> JobStatus {
+        JobStatus { key, tasks: BTreeMap::new(), size: JobSize::default() }
+    }
+
     #[must_use]
     pub fn size(&self) -> JobSize {
         self.size
@@ -72,18 +77,26 @@ impl JobStatus {
     }
 
     fn insert(&mut self, index: u32, id: TaskId, status: TaskStatus) {
-        self.tasks.insert(index, (id, status));
-        if index < self.size.tasks {
-            self.size.healthy += u32::from(status.healthy);
-            self.size.unhealthy += u32::from(status.unhealthy);
+        let before = self.tasks.insert(index, (id, status));
+        self.count(index, before.map(|(_, status)| status), Some(status));
+    }
+
+    /// Removes a task, unless another has its index by now.
+    fn remove(&mut self, index: u32, id: TaskId) {
+        if self.tasks.get(&index).is_some_and(|(holder, _)| *holder == id) {
+            let before = self.tasks.remove(&index);
+            self.count(index, before.map(|(_, status)| status), None);
         }
     }
 
-    fn remove(&mut self, index: u32) {
-        let Some((_, status)) = self.tasks.remove(&index) else { return };
+    fn count(&mut self, index: u32, before: Option<TaskStatus>, after: Option<TaskStatus>) {
         if index < self.size.tasks {
-            self.size.healthy -= u32::from(status.healthy);
-            self.size.unhealthy -= u32::from(status.unhealthy);
+            let counts = |status: Option<TaskStatus>| {
+                status.map_or((0, 0), |s| (u32::from(s.healthy), u32::from(s.unhealthy)))
+            };
+            let (less, more) = (counts(before), counts(after));
+            self.size.healthy = self.size.healthy + more.0 - less.0;
+            self.size.unhealthy = self.size.unhealthy + more.1 - less.1;
         }
     }
 }
@@ -91,10 +104,11 @@ impl JobStatus {
 /// All jobs of tasks that are not over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobStatuses {
-    jobs: BTreeMap<JobKey, JobStatus>,
-    keys: BTreeMap<JobId, JobKey>,
+    jobs: BTreeMap<JobId, JobStatus>,
+    /// Invariant: exactly the names of `jobs`.
+    ids: BTreeMap<JobKey, JobId>,
     /// Job and index of each task in `jobs`.
-    task_locations: BTreeMap<TaskId, (JobKey, u32)>,
+    task_locations: BTreeMap<TaskId, (JobId, u32)>,
 }
 
 impl JobStatuses {
@@ -111,15 +125,20 @@ impl JobStatuses {
     pub fn refresh(&mut self, state: &State, jobs: &BTreeSet<JobId>, tasks: &BTreeSet<TaskId>) {
         // Removals before additions: a name passes from one row to another.
         for id in jobs {
-            let now = live_job(state, *id).map(|(key, _)| key);
-            if self.keys.get(id) != now.as_ref() {
+            if let Some(old) = self.jobs.get(id)
+                && live_job(state, *id).is_none_or(|(key, _)| key != old.key)
+            {
                 self.drop_job(*id);
             }
         }
         for id in jobs {
             if let Some((key, job)) = live_job(state, *id) {
-                self.keys.insert(*id, key.clone());
-                self.jobs.entry(key).or_default().resize(job.spec().count);
+                let ids = &mut self.ids;
+                let status = self.jobs.entry(*id).or_insert_with(|| {
+                    ids.insert(key.clone(), *id);
+                    JobStatus::new(key)
+                });
+                status.resize(job.spec().count);
             }
         }
         for id in tasks {
@@ -129,31 +148,36 @@ impl JobStatuses {
 
     #[must_use]
     pub fn job(&self, job: &JobKey) -> Option<&JobStatus> {
-        self.jobs.get(job)
+        self.jobs.get(self.ids.get(job)?)
     }
 
     /// The first job at or after this one.
     #[must_use]
     pub fn first_from(&self, job: JobKey) -> Option<&JobKey> {
-        self.jobs.range(job..).next().map(|(key, _)| key)
+        self.ids.range(job..).next().map(|(key, _)| key)
     }
 
     fn refresh_task(&mut self, state: &State, id: TaskId) {
-        if let Some((job, index)) = self.task_locations.remove(&id)
-            && let Some(job_status) = self.jobs.get_mut(&job)
+        let task = state.tasks().get(id);
+        let place = task.map(|task| (task.job, task.index));
+        if let Some(old) = self.task_locations.get(&id).copied()
+            && Some(old) != place
         {
-            job_status.remove(index);
+            self.task_locations.remove(&id);
+            if let Some(status) = self.jobs.get_mut(&old.0) {
+                status.remove(old.1, id);
+            }
         }
-        let Some(task) = state.tasks().get(id) else { return };
-        let Some(key) = self.keys.get(&task.job) else { return };
-        let Some(job_status) = self.jobs.get_mut(key) else { return };
-        job_status.insert(task.index, id, TaskStatus::of(task));
-        self.task_locations.insert(id, (key.clone(), task.index));
+        let Some(task) = task else { return };
+        let Some(status) = self.jobs.get_mut(&task.job) else { return };
+        status.insert(task.index, id, TaskStatus::of(task));
+        self.task_locations.insert(id, (task.job, task.index));
     }
 
     fn drop_job(&mut self, id: JobId) {
-        let job_status = self.keys.remove(&id).and_then(|key| self.jobs.remove(&key));
-        for (task, _) in job_status.into_iter().flat_map(|roll| roll.tasks.into_values()) {
+        let Some(status) = self.jobs.remove(&id) else { return };
+        self.ids.remove(&status.key);
+        for (task, _) in status.tasks.into_values() {
             self.task_locations.remove(&task);
         }
     }

@@ -1,8 +1,10 @@
 //! Validated names. Names end up in DNS records, cgroup paths and URLs, so the alphabet is the one
 //! that is safe in all three; a name that was parsed once never needs escaping later.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Longest name: a DNS label.
@@ -17,9 +19,24 @@ pub struct InvalidName {
     pub allowed: String,
 }
 
+/// Reads a text and checks it where it lies. Names are read and written with every row, key and
+/// entry, so neither direction copies one into a `String` first.
+struct TextVisitor<T, C: FnOnce(&str) -> Result<T, InvalidName>>(C, PhantomData<T>);
+
+impl<T, C: FnOnce(&str) -> Result<T, InvalidName>> Visitor<'_> for TextVisitor<T, C> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.0)(text).map_err(E::custom)
+    }
+}
+
 /// A lower-case DNS label: letters, digits and inner dashes, 1 to 63 characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
 impl Name {
@@ -62,6 +79,18 @@ impl From<Name> for String {
     }
 }
 
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
+        deserializer.deserialize_str(TextVisitor(Name::new, PhantomData))
+    }
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -92,8 +121,7 @@ impl schemars::JsonSchema for Name {
 
 /// A free-form key (label, attribute, package, named resource): printable ASCII without spaces,
 /// 1 to 128 characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(Arc<str>);
 
 /// Longest [`Token`].
@@ -132,6 +160,18 @@ impl TryFrom<String> for Token {
 impl From<Token> for String {
     fn from(token: Token) -> String {
         token.0.as_ref().to_owned()
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Token, D::Error> {
+        deserializer.deserialize_str(TextVisitor(Token::new, PhantomData))
     }
 }
 

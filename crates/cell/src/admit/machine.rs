@@ -16,7 +16,7 @@ pub fn check_machine(spec: &MachineSpec) -> AdmissionResult {
 }
 
 fn machine(spec: &MachineSpec, review: &mut Review) {
-    review.resources_within(&"capacity".into(), spec.capacity, MAX_QUANTITY);
+    review.resources_within("capacity", spec.capacity, MAX_QUANTITY);
     if review.has_allowed_length("attributes", spec.attributes.len(), MAX_ATTRIBUTES) {
         for (name, value) in &spec.attributes {
             if let AttributeValue::Text(text) = value {

@@ -18,16 +18,16 @@ use crate::time::Span;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn task(task: &TaskSpec, review: &mut Review) {
-    review.resources_within(&"task.limits".into(), task.limits, MAX_QUANTITY);
+    review.resources_within("task.limits", task.limits, MAX_QUANTITY);
     static_ports(&task.static_ports, review);
     review.named_amounts("task.named", &task.named, false);
     if review.has_allowed_length("task.devices", task.devices.len(), MAX_LIST) {
         task.devices.iter().enumerate().for_each(|(at, one)| device(at, one, review));
     }
     packages(&task.packages, review);
-    command(&"task.command".into(), &task.command, review);
-    environment(&"task.env".into(), &task.env, review);
-    command_and_env(&"task".into(), &task.command, &task.env, review);
+    command("task.command", &task.command, review);
+    environment("task.env", &task.env, review);
+    command_and_env("task", &task.command, &task.env, review);
     files(&task.files, review);
     isolation(task, review);
     secrets(&task.secrets, review);
@@ -99,41 +99,49 @@ fn packages(packages: &[PackageRef], review: &mut Review) {
     }
 }
 
-pub(super) fn command(path: &FieldPath, words: &[String], review: &mut Review) {
+pub(super) fn command(path: impl Into<FieldPath> + Clone, words: &[String], review: &mut Review) {
     if !review.has_allowed_length(path.clone(), words.len(), MAX_COMMAND_WORDS) {
         return;
     }
     for (position, word) in words.iter().enumerate().filter(|(_, word)| word.contains('\0')) {
+        let path: FieldPath = path.clone().into();
         let rejection = bad(path.index(position), format!("{word:?}"), Allowed::NoZeroBytes);
         review.reject(rejection.with_name(path.dotted()));
     }
 }
 
-pub(super) fn environment(path: &FieldPath, env: &BTreeMap<String, String>, review: &mut Review) {
+pub(super) fn environment(
+    path: impl Into<FieldPath> + Clone,
+    env: &BTreeMap<String, String>,
+    review: &mut Review,
+) {
+    let to_path = || -> FieldPath { path.clone().into() };
     if !review.has_allowed_length(path.clone(), env.len(), MAX_COMMAND_WORDS) {
         return;
     }
     for (key, value) in env {
         review.ensure(!key.is_empty() && !key.contains(['=', '\0']), || {
+            let path = to_path();
             bad(path.field(key), format!("{key:?}"), Allowed::VariableName)
                 .with_name(path.dotted())
                 .with_quality(Quality::Name)
         });
         review.ensure(!value.contains('\0'), || {
-            bad(path.field(key), format!("{value:?}"), Allowed::NoZeroBytes)
+            bad(to_path().field(key), format!("{value:?}"), Allowed::NoZeroBytes)
         });
     }
 }
 
 /// Checks the command and the environment of a task, or of the override at `path`.
 pub(super) fn command_and_env(
-    path: &FieldPath,
+    path: impl Into<FieldPath>,
     command: &[String],
     env: &BTreeMap<String, String>,
     review: &mut Review,
 ) {
     let bytes = text_bytes(command, env);
     review.ensure(bytes <= MAX_TASK_TEXT, || {
+        let path: FieldPath = path.into();
         bad(path.field("command"), bytes, Allowed::AtMost(MAX_TASK_TEXT as u64))
             .with_name(path.dotted())
             .with_quality(Quality::ProgramBytes)
@@ -238,10 +246,10 @@ fn health(check: &HealthCheck, task: &TaskSpec, review: &mut Review) {
     review.ensure(check.failures > 0, || bad("task.health.failures", 0, Allowed::AtLeast(1)));
     match &check.probe {
         Probe::Command(words) => {
-            let path = FieldPath::from("task.health.probe.command");
-            review.ensure(!words.is_empty(), || bad(path.clone(), "[]", Allowed::ProbeProgram));
-            command(&path, words, review);
-            command_and_env(&"task.health.probe".into(), words, &BTreeMap::new(), review);
+            let path = "task.health.probe.command";
+            review.ensure(!words.is_empty(), || bad(path, "[]", Allowed::ProbeProgram));
+            command(path, words, review);
+            command_and_env("task.health.probe", words, &BTreeMap::new(), review);
         }
         Probe::Http { port, path } => {
             let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
