@@ -1,8 +1,8 @@
 //! What a replica that polls agents tells the leader.
 //!
 //! A link shard compares an agent's report with the replicated state and forwards only differences;
-//! the comparison is against the log, not against the last report, so a lost forward is simply found
-//! again at the next poll.
+//! the comparison is against the log, not against the last report, so a lost forward is simply
+//! found again at the next poll.
 
 use cellwright_cell::command::{ReservationChange, TaskReport};
 use cellwright_cell::id::MachineId;

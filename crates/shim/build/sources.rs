@@ -1,5 +1,6 @@
-//! The sources that a shim is built from: its crate, every crate of the workspace below it, and what
-//! says how they are built. Read from the manifests, so that a crate that comes in later is in.
+//! The sources that a shim is built from: its crate, every crate of the workspace below it, and
+//! what says how they are built. Read from the manifests, so that a crate that comes in later is
+//! in.
 //!
 //! Rejected: `cargo metadata`, which would be a cargo inside a cargo that holds its locks, and a
 //! list by hand, from which crates were missing.
