@@ -1,7 +1,7 @@
 //! An agent's report: any bytes are refused, or are a report that reads the same again.
 
-use cellwright_api::internal::AgentReport;
 use cellwright_api::wire::{NEWEST, WireMessage};
+use cellwright_messages::AgentReport;
 
 /// Whether they are one.
 pub fn run(bytes: &[u8]) -> bool {

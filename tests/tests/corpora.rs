@@ -24,13 +24,13 @@ mod seal;
 #[path = "../../fuzz/targets/state.rs"]
 mod state;
 
-use cellwright_api::internal::AgentReport;
 use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::encode::text::{self, RowFilter};
 use cellwright_cell::encode::{HEADER, Rows, save, save_entry};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
 use cellwright_master::peers::{PeerAnswer, PeerCall, RecordLog, RecordRange};
+use cellwright_messages::AgentReport;
 use cellwright_store::frame::{FilePosition, Frame};
 use cellwright_store::{RaftAnswer, RaftCall};
 use serde::Serialize;

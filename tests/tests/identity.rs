@@ -5,12 +5,12 @@
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::{ApiClientConfig, Client, ClientError};
 use cellwright_api::error::Code;
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
 use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_identity::enroll::JoinToken;
+use cellwright_messages::{AgentOrders, AgentReport, Epoch};
 use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::local_cell::start_secure_master;

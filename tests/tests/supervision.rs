@@ -153,7 +153,7 @@ async fn wait_for_output(process: &Process, words: &str) -> String {
 /// Status and body of an answer.
 fn ask(address: &str, method: &str, path: &str) -> Option<(u16, String)> {
     // An open master is for the account that started it: whoever asks shows its token.
-    let token = cellwright_api::dev_token::token_for(&[address.to_owned()]);
+    let token = cellwright_identity::dev_token::token_for(&[address.to_owned()]);
     let bearer = token
         .map_or(String::new(), |token| format!("authorization: Bearer {}\r\n", token.expose()));
     let mut stream = TcpStream::connect(address).ok()?;
@@ -177,7 +177,8 @@ enum Followed {
 
 /// Reads a stream for so long, or until its end.
 fn follow(address: &str, path: &str, most: Duration) -> Followed {
-    let token = cellwright_api::dev_token::token_for(&[address.to_owned()]).expect("an open cell");
+    let token =
+        cellwright_identity::dev_token::token_for(&[address.to_owned()]).expect("an open cell");
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nauthorization: Bearer {}\r\n\r\n",

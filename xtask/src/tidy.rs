@@ -22,8 +22,17 @@ use std::fmt;
 use crate::repo::Repo;
 
 /// Crates that decide and never act: their results depend on their arguments alone.
-const PURE_CRATES: &[&str] =
-    &["rows", "cell", "sched", "policy", "negotiate", "stream", "agent-core", "control"];
+const PURE_CRATES: &[&str] = &[
+    "rows",
+    "cell",
+    "messages",
+    "sched",
+    "policy",
+    "negotiate",
+    "stream",
+    "agent-core",
+    "control",
+];
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {

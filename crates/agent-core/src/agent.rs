@@ -5,17 +5,17 @@
 //! An action that was returned counts as done from then on, so it is returned once. Its result
 //! arrives as an event.
 
+use crate::incarnation::{IncarnationNumber, IncarnationUpdate};
 use crate::orders::{Orders, OrdersUpdate};
 use crate::reconcile::{
     self, Action, AttemptStatus, Attempts, End, Health, Phase, ReconcileInput, Requested,
 };
-use cellwright_api::incarnation::{IncarnationNumber, IncarnationUpdate};
-use cellwright_api::internal::{AgentOrders, AgentReport, TaskUsage};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
+use cellwright_messages::{AgentOrders, AgentReport, TaskUsage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something happened to an attempt.

@@ -9,6 +9,7 @@
 //! | [`reconcile`] | orders, attempts, now → actions |
 //! | [`orders`] | the newest orders, and which responses are older than them |
 //! | [`health`] | what the results of a health check mean |
+//! | [`incarnation`] | the number of this life of the machine, and who has a later one |
 //! | [`usage`] | readings → rates, and the usage of a report |
 //! | [`resource_control`] | kills and throttling on a crowded machine, and requests for evictions |
 //! | [`cpus`] | sets of CPUs |
@@ -22,6 +23,7 @@
 pub mod agent;
 pub mod cpus;
 pub mod health;
+pub mod incarnation;
 pub mod orders;
 pub mod reconcile;
 pub mod resource_control;

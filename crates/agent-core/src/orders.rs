@@ -2,8 +2,8 @@
 //! that a restarted agent knows its orders and their version, and a deposed leader cannot make it
 //! go back to older ones.
 
-use cellwright_api::internal::{AgentOrders, Epoch};
 use cellwright_cell::desired::DesiredTask;
+use cellwright_messages::{AgentOrders, Epoch};
 use serde::{Deserialize, Serialize};
 
 /// A digest that no orders have: the masters respond to it with all of them.

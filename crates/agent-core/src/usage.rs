@@ -3,9 +3,9 @@
 //! A [`Meter`] takes readings with their times and can be tested exactly; the code that reads a
 //! kernel, a real one or that of a simulation, only reads.
 
-use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Resources;
+use cellwright_messages::TaskUsage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -16,7 +16,8 @@ use crate::open_files;
 use crate::proc;
 use crate::record::{self, Durability, RecordError};
 use crate::shim::protocol::{
-    EXIT, Exit, ExitCause, LAUNCH, LOGS, Launch, OomCause, Request, SOCKET, ShimRecord, Status,
+    EXIT, Exit, ExitCause, LAUNCH, LOGS, Launch, OomCause, Request, SHIM_LOG, SOCKET, ShimRecord,
+    Status,
 };
 use crate::shim::sandbox::{Occupancy, Sandbox};
 use crate::shim::{self, exit_of, is_alive, read_begun};
@@ -279,7 +280,7 @@ async fn send_request(
 /// Starts a shim and waits until it can be connected to, has ended, or its time is up.
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    let log = options.append(true).create(true).mode(0o600).open(folder.join("shim.log"))?;
+    let log = options.append(true).create(true).mode(0o600).open(folder.join(SHIM_LOG))?;
     let mut child = Command::from(shim.command(folder))
         .envs(open_files::inherited_env())
         .stdin(Stdio::null())
@@ -393,17 +394,8 @@ fn log_start_failure(folder: &Path, cause: &ExitCause) {
 /// one is there, that one counts and is returned.
 pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
     let exit = Exit { cause, ..lost_exit("") };
-    let draft = folder.join(format!("{EXIT}-agent"));
-    let written = record::write(&draft, &exit, Durability::PowerCut).and_then(|()| {
-        let io = |why| RecordError::Io { path: folder.to_owned(), why };
-        match std::fs::hard_link(&draft, folder.join(EXIT)) {
-            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => exit_of(folder),
-            linked => linked.map(|()| None).map_err(io),
-        }
-    });
-    // A draft that is left behind does no harm.
-    let _ = std::fs::remove_file(&draft);
-    match written {
+    let written = record::create(&folder.join(EXIT), &exit, Durability::PowerCut);
+    match written.and_then(|is_first| if is_first { Ok(None) } else { exit_of(folder) }) {
         Ok(before) => before.unwrap_or(exit),
         Err(error) => {
             tracing::error!(%error, "an end cannot be written");

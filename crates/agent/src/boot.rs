@@ -7,7 +7,7 @@
 //! (`crates/shim/src/boot.rs`).
 
 use crate::record::{self, Durability, RecordError};
-use cellwright_api::incarnation::IncarnationNumber;
+use cellwright_agent_core::incarnation::IncarnationNumber;
 use cellwright_shim::boot::BOOT_ID;
 pub use cellwright_shim::boot::{boot_id, now};
 use serde::{Deserialize, Serialize};

@@ -7,11 +7,11 @@ use crate::listen::Access;
 use crate::membership::MembershipCache;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{ApiClientConfig, Client, ClientError};
-use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::masters::MastersFile;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use cellwright_identity::clock::wall;
+use cellwright_identity::contexts::{Context, ContextError, Contexts};
 use cellwright_identity::enroll::{
     CertificateHolder, EnrollError, NewKey, RENEW_PATH, RenewAnswer, RenewRequest,
 };

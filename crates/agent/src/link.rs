@@ -13,9 +13,9 @@
 use crate::boot;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::Code;
-use cellwright_api::internal::{AgentOrders, AgentReport};
 use cellwright_api::masters::MasterRotation;
 use cellwright_cell::time::Span;
+use cellwright_messages::{AgentOrders, AgentReport};
 use cellwright_supervise::failpoint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -378,7 +378,7 @@ async fn handle_request(
 fn has_token(request: &Request<Incoming>, masters: &[String]) -> bool {
     let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
-    let own = cellwright_api::dev_token::token_for(masters);
+    let own = cellwright_identity::dev_token::token_for(masters);
     own.zip(token)
         .is_some_and(|(own, token)| SecretHash(own.hash()).matches(&SecretHash(sha256(token))))
 }
@@ -531,7 +531,7 @@ mod tests {
         std::fs::create_dir(scratch.path("data")).unwrap();
         let master = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let published =
-            cellwright_api::dev_token::PublishedToken::publish(&scratch.path("data"), master)
+            cellwright_identity::dev_token::PublishedToken::publish(&scratch.path("data"), master)
                 .unwrap();
         let token = published.token().expose();
         let access = Access::Open(vec![master.to_string()]);

@@ -11,9 +11,9 @@
 //! dialled by few.
 
 use cellwright_api::client::Client;
-use cellwright_api::client::internal_calls::MembershipCheckRequest;
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::Name;
+use cellwright_messages::MembershipCheckRequest;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

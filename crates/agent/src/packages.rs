@@ -3,12 +3,12 @@
 
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::client::internal_calls::{HoldersRequest, PackageHolder};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::machine::MAX_PACKAGES;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::PackageRef;
+use cellwright_messages::{HoldersRequest, PackageHolder};
 use cellwright_package::cache::{CacheConfig, ObtainError, Source};
 use cellwright_package::http::{AgentSource, HttpSource};
 use cellwright_package::{Cache, PackageDigest, PackageError, Pinned};

@@ -6,7 +6,7 @@
 //! | `tasks/TASK-ATTEMPT` | one attempt, until the masters know its exit, or longer if ordered |
 //! | `tasks/TASK-ATTEMPT-RUN` | one run of the log saver for the disk that the attempt left |
 //! | … `order`, `launch` | the order; what the shim launches |
-//! | … `lock`, `begun`, `exit`, `shim.sock`, `shim.log` | the shim's |
+//! | … `begun`, `exit`, `shim.sock`, `shim.log` | the shim's; it holds its log locked |
 //! | … `logs` | the program's output |
 //! | … `work` | the program's own folder; an alloc's is shared by the tasks inside |
 //! | … `ports`, `packages`, `secrets` | what a task is given beside its folder |

@@ -5,9 +5,9 @@
 
 use crate::proc::{self, Process};
 use crate::state_dir::size;
-use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Resources;
+use cellwright_messages::TaskUsage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

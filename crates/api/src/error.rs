@@ -5,6 +5,8 @@
 //! in one place. Rejected: problem documents with a URI per error. Nobody follows those URIs, and a
 //! short word is easier to match on, to grep for and to say aloud.
 
+mod unavailable;
+
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::reason::{Conflict, Rejection};
 use cellwright_cell::time::Span;

@@ -1,14 +1,10 @@
-//! Every message that crosses a process boundary: public API types and errors, the routes and their
-//! OpenAPI document, the internal messages, and the HTTP client that all parts use.
+//! How processes speak to each other: public API types and errors, the routes and their OpenAPI
+//! document, the versions of messages between parts, and the HTTP client that all parts use. What
+//! the parts tell each other is in `cellwright_messages`.
 
 pub mod client;
-pub mod context;
-pub mod credentials;
-pub mod dev_token;
 pub mod error;
 pub mod exec;
-pub mod incarnation;
-pub mod internal;
 pub mod masters;
 pub mod openapi;
 pub mod output;

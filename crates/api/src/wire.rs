@@ -25,6 +25,10 @@ use cellwright_identity::enroll::{
     AuthorityAnswer, AuthorityRequest, JoinReply, JoinRequest, RenewAnswer, RenewRequest,
 };
 use cellwright_identity::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
+use cellwright_messages::{
+    AgentOrders, AgentReport, HoldersRequest, LeaseAnswer, LeaseRequest, LogAnswer, LogRequest,
+    MembershipCheckRequest, PackageHolder, Proposal, ProposalAnswer,
+};
 use hyper::header::{HeaderMap, HeaderValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -275,6 +279,18 @@ macro_rules! wire_messages {
 }
 
 wire_messages!(
+    AgentReport,
+    AgentOrders,
+    HoldersRequest,
+    Vec<PackageHolder>,
+    MembershipCheckRequest,
+    bool,
+    LogRequest,
+    LogAnswer,
+    Proposal,
+    ProposalAnswer,
+    LeaseRequest,
+    LeaseAnswer,
     JoinRequest,
     JoinReply,
     AuthorityRequest,

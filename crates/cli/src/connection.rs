@@ -3,10 +3,10 @@
 
 use crate::failure::Failure;
 use cellwright_api::client::{ApiClientConfig, Client};
-use cellwright_api::context::{Context, Contexts, default_path};
 use cellwright_api::masters::MastersFile;
 use cellwright_cell::name::Name;
 use cellwright_gateway::serve::DEV_USER;
+use cellwright_identity::contexts::{Context, Contexts, default_path};
 use clap::Args;
 use std::env;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! environment variable either; it would be readable by the same account and root, as the file is.
 
 use crate::failure::Failure;
-use cellwright_api::context::read_private;
+use cellwright_identity::contexts::read_private;
 use cellwright_identity::enroll::JoinToken;
 use cellwright_identity::secret::Secret;
 use clap::Args;

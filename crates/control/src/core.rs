@@ -9,13 +9,10 @@ use crate::admission::AdmissionQueue;
 use crate::batching::Batching;
 use crate::config::ControlConfig;
 use crate::controller::Controllers;
-use crate::input::{
-    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
-};
+use crate::input::{Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket};
 use crate::lease::{Leases, SchedulerShardName, TooManySchedulerShards};
 use crate::liveness::Liveness;
 use crate::log_time::{ClockSkews, LogTime};
-use cellwright_api::internal::{LinkShardReport, StateDifference};
 use cellwright_cell::command::{Actor, Command, ControllerName, Request};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
@@ -25,6 +22,7 @@ use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_messages::{LinkShardReport, StateDifference, Unavailable};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Requests that are answered together.

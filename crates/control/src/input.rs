@@ -3,16 +3,12 @@
 
 use crate::lease::SchedulerShardName;
 use crate::log_time::{ClockSkews, ClockSource};
-use cellwright_api::error::{ApiError, Code};
-use cellwright_api::internal::{LeaseAnswer, LinkShardReport};
 use cellwright_cell::command::{Request, Verdict};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
+use cellwright_messages::{LeaseAnswer, LinkShardReport, Unavailable};
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// How long to wait when nothing better is known.
-const DEFAULT_RETRY_AFTER: Span = Span(200);
 
 /// Identifies a request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,57 +114,4 @@ pub enum Alarm {
     MachineSilent { machine: MachineId, silent: Span },
     /// A clock is further from the cell's than the bound, ahead if positive.
     ClockSkew { source: ClockSource, seconds: i64 },
-}
-
-/// Why there is no verdict. The request may be sent again, under the same request id.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
-    #[error("this replica does not lead{}", leader.as_ref().map_or_else(
-        || ", and no leader is known".to_owned(), |at| format!("; the leader is at {at}")))]
-    NotLeader { leader: Option<String> },
-    #[error("no majority of the replicas answers")]
-    NoQuorum,
-    #[error("too many requests of {who} are waiting; retry in {} ms", retry_after.0)]
-    Overloaded { who: String, retry_after: Span },
-    #[error("the request has {bytes} bytes; at most {limit} are allowed")]
-    TooLarge { bytes: usize, limit: usize },
-    #[error(
-        "the disk of the log has {free} bytes free and keeps {reserve} in reserve; \
-         writes are refused until space is freed"
-    )]
-    DiskFull { free: u64, reserve: u64 },
-    #[error("the outcome is not known: {why}; send it again with the same request id")]
-    Unknown { why: String },
-    #[error("the master is shutting down")]
-    ShuttingDown,
-}
-
-impl From<Unavailable> for ApiError {
-    fn from(unavailable: Unavailable) -> ApiError {
-        let message = unavailable.to_string();
-        match unavailable {
-            Unavailable::NotLeader { leader: Some(leader) } => {
-                ApiError::new(Code::NotLeader, message).with("leader", leader)
-            }
-            Unavailable::NotLeader { leader: None } => {
-                ApiError::new(Code::NoLeader, message).with_retry_after(DEFAULT_RETRY_AFTER)
-            }
-            Unavailable::NoQuorum => {
-                ApiError::new(Code::NoQuorum, message).with_retry_after(DEFAULT_RETRY_AFTER)
-            }
-            Unavailable::Overloaded { retry_after, .. } => {
-                ApiError::new(Code::Overloaded, message).with_retry_after(retry_after)
-            }
-            Unavailable::TooLarge { bytes, limit } => {
-                ApiError::new(Code::TooLarge, message).with("bytes", bytes).with("limit", limit)
-            }
-            Unavailable::DiskFull { free, reserve } => {
-                ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
-            }
-            Unavailable::Unknown { .. } => {
-                ApiError::new(Code::TimedOut, message).with_retry_after(DEFAULT_RETRY_AFTER)
-            }
-            Unavailable::ShuttingDown => ApiError::new(Code::ShuttingDown, message),
-        }
-    }
 }

@@ -8,10 +8,10 @@
 //! would stop all scheduling for that long after every election. For the same reason leases are not
 //! in the log.
 
-use cellwright_api::internal::LeaseAnswer;
 use cellwright_cell::name::{InvalidName, Token};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
+use cellwright_messages::LeaseAnswer;
 use std::collections::BTreeMap;
 use std::fmt;
 

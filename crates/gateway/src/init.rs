@@ -7,7 +7,6 @@
 //! of the user who ran `init` and nowhere else.
 
 use crate::config::{Config, ConfigError};
-use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::credential::{KeyFingerprint, SecretHash, TokenKind};
 use cellwright_cell::encode::{self, LoadError};
@@ -15,6 +14,7 @@ use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_cell::time::{Span, Time};
 use cellwright_identity::authority::{Authority, AuthorityError, Credentials};
+use cellwright_identity::contexts::{Context, ContextError, Contexts};
 use cellwright_identity::enroll::{
     CERTIFICATE_LIFETIME, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey,
     own_key_fingerprint,

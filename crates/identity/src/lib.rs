@@ -10,6 +10,8 @@
 //! | `task_identity` | certificates of tasks |
 //! | `tls` | client and server configurations and their certificate verifiers |
 //! | `secret` | tokens and keys in memory, their hashes |
+//! | `contexts` | the file of a user or part: its cells, and its credentials there |
+//! | `dev_token` | the token of a dev master, for its own account |
 //! | `private_files` | files and folders that nobody else may read |
 //! | `connection_limits` | limits on connections, by identity or by source address |
 //! | `clock` | the one place where the wall clock is read |
@@ -17,6 +19,8 @@
 pub mod authority;
 pub mod clock;
 pub mod connection_limits;
+pub mod contexts;
+pub mod dev_token;
 pub mod enroll;
 pub mod files;
 pub mod private_files;

@@ -7,18 +7,18 @@ use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, epoch_rejection};
 use crate::rejected_polls::{RejectedPoll, RejectedPolls};
 use crate::replicated_state::{LogTail, ReplicatedState, View};
 use crate::usage::UsageSnapshot;
-use cellwright_api::internal::{
-    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkShardReport, LogAnswer, LogRecord,
-    PassStatistics, Proposal, ProposalAnswer,
-};
 use cellwright_api::masters::MasterList;
 use cellwright_cell::command::{Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_control::input::{Alarm, Committed, Origin, Unavailable};
+use cellwright_control::input::{Alarm, Committed, Origin};
 use cellwright_control::lease::SchedulerShardName;
 use cellwright_control::log_time::ClockSkews;
 use cellwright_history::UsageCursor;
+use cellwright_messages::{
+    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkShardReport, LogAnswer, LogRecord,
+    PassStatistics, Proposal, ProposalAnswer, Unavailable,
+};
 use cellwright_store::{NodeId, Replica, SenderIdentity, Status};
 use cellwright_supervise::{Supervisor, failpoint, lock};
 use futures::future::BoxFuture;

@@ -18,7 +18,6 @@ use crate::handle::MasterParts;
 use crate::links::PollOwnership;
 use crate::replicated_state::ReplicatedState;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
@@ -27,6 +26,7 @@ use cellwright_history::{
     RetentionConfig, UsageCursor, UsageOwner, UsageRow, UsageSample, UsageWindows, Value, WINDOW,
     damaged_file_count,
 };
+use cellwright_messages::TaskUsage;
 use cellwright_store::NodeId;
 use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_handler_panic, note_restart};
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,9 +12,6 @@ use crate::peers::{PeerAnswer, PeerCall, Peers};
 use crate::poll_assignment;
 use crate::replicated_state::{ReplicatedState, View};
 use crate::usage::UsageCache;
-use cellwright_api::internal::{
-    AgentOrders, AgentReport, Epoch, LinkShardReport, StateDifference, TaskUsage,
-};
 use cellwright_api::masters::{MasterList, MasterListVersion};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::{DesiredTask, desired_tasks, retained_tasks};
@@ -29,6 +26,9 @@ use cellwright_cell::time::Span;
 use cellwright_control::controller::reclaim::{ReclaimFeed, ReclamationConfig};
 use cellwright_control::input::Role;
 use cellwright_control::log_time::skew_millis;
+use cellwright_messages::{
+    AgentOrders, AgentReport, Epoch, LinkShardReport, StateDifference, TaskUsage,
+};
 use cellwright_store::{NodeId, Peer, Status};
 use cellwright_supervise::{failpoint, lock};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,16 +3,16 @@
 
 use crate::clock::Clock;
 use crate::replicated_state::ReplicatedState;
-use cellwright_api::internal::{LeaseAnswer, LinkShardReport, PassStatistics};
 use cellwright_cell::command::{Entry, Request, Verdict};
 use cellwright_cell::encode;
 use cellwright_cell::time::{Span, Time};
 use cellwright_control::core::Core;
 use cellwright_control::input::{
-    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
+    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket,
 };
 use cellwright_control::lease::SchedulerShardName;
 use cellwright_control::log_time::ClockSkews;
+use cellwright_messages::{LeaseAnswer, LinkShardReport, PassStatistics, Unavailable};
 use cellwright_store::{ProposeError, Purpose, Replica};
 use cellwright_supervise::{Supervisor, failpoint};
 use std::collections::BTreeMap;

@@ -4,9 +4,9 @@
 use crate::rejected_polls::RejectedPoll;
 use crate::replicated_state::ReplicatedState;
 use crate::usage::MachineUsage;
-use cellwright_api::internal::LinkShardReport;
 use cellwright_api::wire_messages;
 use cellwright_history::{UsageBatch, UsageCursor, UsageRow};
+use cellwright_messages::LinkShardReport;
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};

@@ -9,9 +9,9 @@
 //! readers want the present, not a past that all replicas agree on.
 
 use crate::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::resource::Resources;
+use cellwright_messages::TaskUsage;
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};

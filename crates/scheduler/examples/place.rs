@@ -6,7 +6,6 @@
 //!
 //! `cargo run --release -p cellwright-scheduler --example place [MACHINES]`
 
-use cellwright_api::internal::LogRecord;
 use cellwright_cell::command::{Command, Done, Entry, Request};
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::encode;
@@ -20,6 +19,7 @@ use cellwright_cell::resource::{MAX_QUANTITY, Resources};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
+use cellwright_messages::LogRecord;
 use cellwright_sched::Solver;
 use cellwright_scheduler::config::DEFAULT_CHUNK;
 use cellwright_scheduler::pass::{self, PassRunner};

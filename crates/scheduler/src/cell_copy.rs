@@ -8,11 +8,11 @@
 //! The cluster snapshot catches up when the caller chooses ([`CellCopy::sync`]): while a plan is in
 //! flight there is no point in reading again what the plan wrote.
 
-use cellwright_api::internal::LogRecord;
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
+use cellwright_messages::LogRecord;
 use cellwright_sched::ClusterSnapshot;
 
 /// Why the copy cannot follow the log any further. It has to start again from a snapshot.

@@ -9,8 +9,8 @@ use crate::config::InvalidConfig;
 use crate::master_link::{LinkError, MasterLink};
 use crate::{Scheduler, SchedulerConfig};
 use cellwright_api::client::{Client, ClientError};
-use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
+use cellwright_messages::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use std::pin::Pin;
 use std::sync::Arc;
 

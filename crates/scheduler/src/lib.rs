@@ -8,6 +8,7 @@
 
 pub mod cell_copy;
 pub mod config;
+pub mod credentials;
 pub mod http_link;
 pub mod master_link;
 pub mod pass;

@@ -1,8 +1,8 @@
 //! The scheduler's interface to the master: three calls. A trait, so that the simulator and tests
 //! can answer them; over the wire they are three internal calls.
 
-use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
+use cellwright_messages::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use std::future::Future;
 
 /// Why a call was not answered. The scheduler treats all alike: it backs off and calls again.

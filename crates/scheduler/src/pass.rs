@@ -10,12 +10,12 @@
 
 use crate::cell_copy::CellCopy;
 use crate::scheduler_shard::SchedulerShard;
-use cellwright_api::internal::Proposal;
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::{Group, Plan};
 use cellwright_cell::time::Time;
+use cellwright_messages::Proposal;
 use cellwright_sched::queue::Queue;
 use cellwright_sched::{Solver, Stats};
 use std::collections::VecDeque;

@@ -15,11 +15,11 @@ use crate::master_link::{LinkError, MasterLink};
 use crate::pass::{self, PassPlan, PassRunner};
 use crate::pass_planner::{Backoff, LogClock, NextAction, PassPlanner};
 use crate::plan_result::{PlanResult, RejectedByReason};
-use cellwright_api::internal::{
-    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, ProposalAnswer,
-};
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
+use cellwright_messages::{
+    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, ProposalAnswer,
+};
 use cellwright_sched::Solver;
 use cellwright_supervise::failpoint;
 use std::collections::VecDeque;

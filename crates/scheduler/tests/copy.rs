@@ -3,9 +3,9 @@
 
 mod support;
 
-use cellwright_api::internal::LogRecord;
 use cellwright_cell::command::{Command, Request};
 use cellwright_cell::encode;
+use cellwright_messages::LogRecord;
 use cellwright_sched::{ClusterSnapshot, Solver};
 use cellwright_scheduler::CellCopy;
 use cellwright_scheduler::cell_copy::FollowError;

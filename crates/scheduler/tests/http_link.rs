@@ -1,14 +1,15 @@
 //! The three calls over the wire, to a listener on loopback with one fixed answer.
 
-use cellwright_api::client::internal_calls::{LEASE_PATH, LOG_PATH, LogRequest, PROPOSE_PATH};
+use cellwright_api::client::internal_calls::{LEASE_PATH, LOG_PATH, PROPOSE_PATH};
 use cellwright_api::client::{ApiClientConfig, Client};
-use cellwright_api::internal::{
-    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
-};
 use cellwright_cell::command::Done;
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
+use cellwright_messages::{
+    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, LogRequest, PassStatistics, Proposal,
+    ProposalAnswer,
+};
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{LinkError, MasterLink, pass};
 use serde::Serialize;

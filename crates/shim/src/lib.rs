@@ -28,7 +28,7 @@ mod task;
 use crate::record::{Durability, RecordError, is_link, open_lock, open_plain};
 use cellwright_supervise::{EXIT_CODE, catch_panic, report_in_one_line};
 use enter::ENTER;
-use protocol::{BEGUN, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET, ShimRecord};
+use protocol::{BEGUN, EXIT, Exit, LAUNCH, Launch, SHIM_LOG, SOCKET, ShimRecord};
 use rustix::fs::{FlockOperation, flock};
 use serve::ShimRuntime;
 use std::ffi::OsString;
@@ -131,7 +131,7 @@ fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     let pid = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(pid))
         .map_err(|why| io("become the reaper")(why.into()))?;
-    let lock = open_lock(Path::new(LOCK)).map_err(io("open the lock"))?;
+    let lock = open_lock(Path::new(SHIM_LOG)).map_err(io("open the lock"))?;
     // Waits for the short moment in which an agent checks whether a shim is alive.
     flock(&lock, FlockOperation::LockExclusive).map_err(|why| io("take the lock")(why.into()))?;
     let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;
@@ -146,22 +146,13 @@ fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     Ok(Some(ShimHandles { lock, launch, listener }))
 }
 
-/// Claims this attempt for the caller, for good; false when it is claimed already. The record is
-/// written whole under a temporary name and then linked, which only one caller can do.
+/// Claims this attempt for the caller, for good; false when it is claimed already.
 ///
 /// # Errors
 /// When the disk refuses.
 pub fn claim(folder: &Path, shim_record: &ShimRecord) -> Result<bool, ShimError> {
-    let draft = folder.join(format!("{BEGUN}-{}", std::process::id()));
     // A power cut ends the attempt, and the next boot knows that without this record.
-    record::write(&draft, shim_record, Durability::Process)?;
-    let linked = std::fs::hard_link(&draft, folder.join(BEGUN));
-    // A draft that is left behind does no harm.
-    let _ = std::fs::remove_file(&draft);
-    match linked {
-        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        linked => linked.map(|()| true).map_err(io("begin")),
-    }
+    Ok(record::create(&folder.join(BEGUN), shim_record, Durability::Process)?)
 }
 
 /// Whether a shim is alive in this folder.
@@ -169,7 +160,7 @@ pub fn claim(folder: &Path, shim_record: &ShimRecord) -> Result<bool, ShimError>
 /// # Errors
 /// When the lock cannot be checked.
 pub fn is_alive(folder: &Path) -> io::Result<bool> {
-    let lock = match open_plain(&folder.join(LOCK), OpenOptions::new().read(true)) {
+    let lock = match open_plain(&folder.join(SHIM_LOG), OpenOptions::new().read(true)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         // Not what a shim holds: the processes of a task that changed it are to be killed.

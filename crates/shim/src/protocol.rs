@@ -12,7 +12,8 @@ pub const VERSION: u32 = 2;
 
 /// File names in an attempt's folder.
 pub const LAUNCH: &str = "launch";
-pub const LOCK: &str = "lock";
+/// What the shim says, and the file that it holds locked as long as it lives.
+pub const SHIM_LOG: &str = "shim.log";
 pub const BEGUN: &str = "begun";
 pub const EXIT: &str = "exit";
 pub const SOCKET: &str = "shim.sock";

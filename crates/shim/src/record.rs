@@ -44,22 +44,59 @@ pub fn write<T: Serialize>(
     value: &T,
     durability: Durability,
 ) -> Result<(), RecordError> {
+    let draft = write_draft(path, value, durability)?;
+    let io = |why| RecordError::Io { path: path.to_owned(), why };
+    fs::rename(&draft, path).map_err(io)?;
+    flush_folder(path, durability)
+}
+
+/// Writes the record where there is none; false where there is one. However many try, one creates
+/// it: a whole draft is linked to the name, which can be done once.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn create<T: Serialize>(
+    path: &Path,
+    value: &T,
+    durability: Durability,
+) -> Result<bool, RecordError> {
+    let draft = write_draft(path, value, durability)?;
+    let linked = fs::hard_link(&draft, path);
+    // A draft that is left behind does no harm.
+    let _ = fs::remove_file(&draft);
+    match linked {
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(why) => Err(RecordError::Io { path: path.to_owned(), why }),
+        Ok(()) => flush_folder(path, durability).map(|()| true),
+    }
+}
+
+/// The whole record, under a name of this process.
+fn write_draft<T: Serialize>(
+    path: &Path,
+    value: &T,
+    durability: Durability,
+) -> Result<PathBuf, RecordError> {
     let io = |why| RecordError::Io { path: path.to_owned(), why };
     let body = serde_json::to_string(value)
         .map_err(|why| RecordError::Damaged { path: path.to_owned(), why: why.to_string() })?;
     let text = format!("{HEADER}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
-    let temporary = path.with_extension(format!("new-{}", std::process::id()));
+    let draft = path.with_extension(format!("new-{}", std::process::id()));
     let mut options = OpenOptions::new();
     let mut file =
-        options.write(true).create(true).truncate(true).mode(0o600).open(&temporary).map_err(io)?;
+        options.write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(io)?;
     file.write_all(text.as_bytes()).map_err(io)?;
     if durability == Durability::PowerCut {
         file.sync_all().map_err(io)?;
     }
-    fs::rename(&temporary, path).map_err(io)?;
+    Ok(draft)
+}
+
+fn flush_folder(path: &Path, durability: Durability) -> Result<(), RecordError> {
     if durability == Durability::Process {
         return Ok(());
     }
+    let io = |why| RecordError::Io { path: path.to_owned(), why };
     // A bare name is in the working directory.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
@@ -161,6 +198,22 @@ mod tests {
         // Written again, it is a valid record.
         write(&path, &vec![2], Durability::Process).unwrap();
         assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![2]));
+    }
+
+    #[test]
+    fn one_caller_creates_a_record_and_no_draft_stays() {
+        let scratch = Scratch::new();
+        let folder = scratch.path("attempt");
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("begun");
+        for durability in [Durability::Process, Durability::PowerCut] {
+            assert!(create(&path, &vec![1], durability).unwrap());
+            assert!(!create(&path, &vec![2], durability).unwrap());
+            assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![1]));
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(create(&scratch.path("absent/begun"), &1, Durability::Process).is_err());
     }
 
     #[test]

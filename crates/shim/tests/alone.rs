@@ -3,7 +3,9 @@
 
 use cellwright_isolate::cgroup::{GroupPath, Layout, Tree};
 use cellwright_shim::installed::{Installed, UnusableShim};
-use cellwright_shim::protocol::{ExitCause, LAUNCH, LOGS, Launch, LogSettings, READY, SOCKET};
+use cellwright_shim::protocol::{
+    BEGUN, EXIT, ExitCause, LAUNCH, LOGS, Launch, LogSettings, READY, SHIM_LOG, SOCKET,
+};
 use cellwright_shim::record::{self, Durability};
 use cellwright_shim::{BUILD, BUILD_FLAG, SHIM_BINARY, VERB, exit_of};
 use std::io::{BufRead, BufReader, Write};
@@ -98,6 +100,21 @@ fn it_runs_a_program_and_leaves_its_end_and_its_output() {
     assert_eq!((exit.code, exit.cause), (Some(3), ExitCause::Itself));
     let output = std::fs::read_to_string(folder.0.join(LOGS).join("stdout")).unwrap();
     assert_eq!(output, "said\n");
+}
+
+/// Every file costs each start of a task; what is needed of them is in
+/// `docs/decisions/0033-the-shim-is-a-program-of-its-own.md`.
+#[test]
+fn it_leaves_no_file_that_nobody_needs() {
+    let folder = Folder::new("files");
+    write_launch(&folder, &["true"], None);
+    assert!(spawn_shim(&folder).wait().unwrap().success());
+    let names = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, [BEGUN, EXIT, LAUNCH, LOGS, SHIM_LOG, SOCKET]);
+    let output = std::fs::read_dir(folder.0.join(LOGS)).unwrap();
+    assert_eq!(output.count(), 0, "a program that says nothing has no log");
 }
 
 /// Lines of `/proc/PID/cgroup` for hierarchies in which a process is elsewhere than in `group`.

@@ -12,20 +12,20 @@ pub mod virtual_kernel;
 
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
 use cellwright_agent_core::cpus::CpuList;
+use cellwright_agent_core::incarnation::{IncarnationNumber, IncarnationUpdate};
 use cellwright_agent_core::orders::{Orders, OrdersUpdate};
 use cellwright_agent_core::reconcile::{Action, End, Health, Phase};
 use cellwright_agent_core::resource_control::{
     self, AvailableResources, MachineSample, PressureHistory, ResourceControl, TaskSample,
 };
 use cellwright_agent_core::usage::{Meter, Readings, Sampler};
-use cellwright_api::incarnation::{IncarnationNumber, IncarnationUpdate};
-use cellwright_api::internal::{AgentOrders, AgentReport};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::ObservedState;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
+use cellwright_messages::{AgentOrders, AgentReport};
 use invariants::AgentInvariants;
 use std::collections::BTreeMap;
 use std::time::Duration;

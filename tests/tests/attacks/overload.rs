@@ -290,7 +290,7 @@ async fn send_unfinished_body(address: String, token: String) -> String {
 async fn bodies_that_never_end_are_cut_and_bounded() {
     let folder = Folder::new();
     let (_process, address) = start_open_cell(&folder, &[]).await;
-    let found_token = cellwright_api::dev_token::token_for(std::slice::from_ref(&address));
+    let found_token = cellwright_identity::dev_token::token_for(std::slice::from_ref(&address));
     let token = found_token.expect("the cell's own account finds its token").expose().to_owned();
     let bodies =
         (0..12).map(|_| tokio::spawn(send_unfinished_body(address.clone(), token.clone())));
@@ -370,7 +370,7 @@ async fn answers_that_nobody_reads_are_bounded() {
         let added = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &any).await;
         added.expect("a large job");
     }
-    let found_token = cellwright_api::dev_token::token_for(std::slice::from_ref(&address));
+    let found_token = cellwright_identity::dev_token::token_for(std::slice::from_ref(&address));
     let token = found_token.expect("the cell's own account finds its token").expose().to_owned();
     let mut answers = Vec::new();
     for _ in 0..12 {

@@ -7,13 +7,13 @@ use crate::support::{
 };
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{ApiClientConfig, ChangeOptions, Client, ClientError, JobFilter};
-use cellwright_api::context::Contexts;
 use cellwright_api::error::Code;
 use cellwright_api::output::{AGENT_ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece};
 use cellwright_cell::name::Name;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_identity::authority::Authority;
+use cellwright_identity::contexts::Contexts;
 use cellwright_identity::enroll::CERTIFICATE_LIFETIME;
 use cellwright_identity::files::IdentityFiles;
 use cellwright_identity::spiffe::Part;

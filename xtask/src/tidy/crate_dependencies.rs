@@ -27,20 +27,22 @@ const CRATES: &[(&str, Allowed)] = &[
     ("stream", Only(&["cell"])),
     ("lang", Only(&["cell"])),
     ("identity", Only(&["cell"])),
-    ("api", Only(&["cell", "identity"])),
+    ("messages", Only(&["cell"])),
+    ("api", Only(&["cell", "messages", "identity"])),
     ("names", Only(&["cell", "supervise"])),
     ("package", Only(&["cell", "identity", "api", "supervise"])),
     ("history", Only(&["cell"])),
     ("policy", Only(&["cell", "sched"])),
     ("negotiate", Only(&["cell", "sched"])),
-    ("agent-core", Only(&["cell", "api"])),
-    ("control", Only(&["cell", "api"])),
+    ("agent-core", Only(&["cell", "messages"])),
+    ("control", Only(&["cell", "messages"])),
     ("isolate", Only(&["cell", "agent-core"])),
     ("shim", Only(&["cell", "agent-core", "isolate", "supervise"])),
     (
         "agent",
         Only(&[
             "cell",
+            "messages",
             "negotiate",
             "identity",
             "api",
@@ -52,11 +54,12 @@ const CRATES: &[(&str, Allowed)] = &[
             "supervise",
         ]),
     ),
-    ("scheduler", Only(&["cell", "sched", "identity", "api", "supervise"])),
+    ("scheduler", Only(&["cell", "messages", "sched", "identity", "api", "supervise"])),
     (
         "master",
         Only(&[
             "cell",
+            "messages",
             "stream",
             "store",
             "identity",
@@ -71,6 +74,7 @@ const CRATES: &[(&str, Allowed)] = &[
         "gateway",
         Only(&[
             "cell",
+            "messages",
             "sched",
             "store",
             "identity",
@@ -89,7 +93,7 @@ const CRATES: &[(&str, Allowed)] = &[
 /// Packages beside the product: they use it, nothing uses them.
 const NON_PRODUCT_CRATES: &[(&str, Allowed)] = &[
     ("bench", AllBut(&["cli"])),
-    ("fuzz", Only(&["cell", "identity", "api", "master", "names", "package", "store"])),
+    ("fuzz", Only(&["cell", "messages", "identity", "api", "master", "names", "package", "store"])),
     ("tests", AllBut(&[])),
     ("xtask", Only(&[])),
 ];

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::reconcile::tests::{order, run, work};
-use cellwright_api::internal::Epoch;
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::ObservedState;
 use cellwright_cell::task::StopCause;
 use cellwright_cell::time::Span;
+use cellwright_messages::Epoch;
 
 fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
     AgentOrders {

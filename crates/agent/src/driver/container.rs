@@ -311,13 +311,13 @@ impl Driver for ContainerDriver {
             target: target.into(),
             writable: false,
         };
-        spec.binds.push(file(&ports, "/ports"));
+        spec.binds.extend(ports.as_ref().map(|ports| file(ports, "/ports")));
         spec.binds.extend(devices.as_ref().map(|devices| file(devices, "/devices")));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
         spec.binds.extend(credentials.as_ref().map(|papers| file(papers, "/identity")));
         let task_paths = TaskPaths {
             directory: "/work".into(),
-            ports: "/ports".into(),
+            ports: ports.as_ref().map(|_| "/ports".into()),
             packages: "/packages".into(),
             alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
             devices: devices.as_ref().map(|_| "/devices".into()),

@@ -35,7 +35,7 @@ pub type Ids = (u32, u32);
 /// Where a program finds its folders and files, in its own view.
 pub struct TaskPaths {
     pub directory: PathBuf,
-    pub ports: PathBuf,
+    pub ports: Option<PathBuf>,
     pub packages: PathBuf,
     pub alloc: Option<PathBuf>,
     pub devices: Option<PathBuf>,
@@ -133,12 +133,15 @@ fn alloc_mode(is_root: bool) -> u32 {
     if is_root { 0o1777 } else { 0o700 }
 }
 
-/// One port a line, in a file beside the task's folder.
-pub fn write_ports(start: &StartContext<'_>) -> Result<PathBuf, DriverError> {
+/// One port a line, in a file beside the task's folder. Nothing when it has none.
+pub fn write_ports(start: &StartContext<'_>) -> Result<Option<PathBuf>, DriverError> {
+    if start.work.ports.is_empty() {
+        return Ok(None);
+    }
     let path = start.folder.join("ports");
     let text: String = start.work.ports.iter().map(|port| format!("{port}\n")).collect();
     fs::write(&path, text).map_err(io(&path))?;
-    Ok(path)
+    Ok(Some(path))
 }
 
 /// One device a line, in a file beside the task's folder: kind, model, id, thousandths, and its
@@ -319,7 +322,6 @@ pub fn environment(start: &StartContext<'_>, task_paths: &TaskPaths) -> BTreeMap
         set("CELL_SAVER_RUN", &start.attempt.saver.to_string());
     }
     set("CELL_PORTS", &ports.join(","));
-    set("CELL_PORTS_FILE", &task_paths.ports.display().to_string());
     for (number, port) in ports.iter().enumerate() {
         set(&format!("CELL_PORT{number}"), port);
     }
@@ -330,6 +332,7 @@ pub fn environment(start: &StartContext<'_>, task_paths: &TaskPaths) -> BTreeMap
     }
     let packages = (!start.work.packages.is_empty()).then_some(&task_paths.packages);
     let more = [
+        ("CELL_PORTS_FILE", task_paths.ports.as_ref()),
         ("CELL_ALLOC_DIR", task_paths.alloc.as_ref()),
         ("CELL_PACKAGES", packages),
         ("CELL_DEVICES_FILE", task_paths.devices.as_ref()),

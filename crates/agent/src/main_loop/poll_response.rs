@@ -2,9 +2,9 @@
 
 use super::Agent;
 use crate::boot;
+use cellwright_agent_core::incarnation::IncarnationUpdate;
 use cellwright_agent_core::orders::OrdersUpdate;
-use cellwright_api::incarnation::IncarnationUpdate;
-use cellwright_api::internal::AgentOrders;
+use cellwright_messages::AgentOrders;
 
 impl Agent {
     /// Saves and logs a change of the incarnation number that the masters reported.

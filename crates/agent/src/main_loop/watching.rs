@@ -130,7 +130,7 @@ impl Agent {
         self.news.notify_one();
     }
 
-    pub(super) fn measure(&mut self) -> Vec<cellwright_api::internal::TaskUsage> {
+    pub(super) fn measure(&mut self) -> Vec<cellwright_messages::TaskUsage> {
         let measured: Vec<MeasuredTask> = self
             .locals
             .iter()

@@ -7,8 +7,8 @@
 
 use super::content::{Outgoing, Payload};
 use super::{Call, ClientError, Received, bearer};
-use crate::dev_token;
 use bytes::Bytes;
+use cellwright_identity::dev_token;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};

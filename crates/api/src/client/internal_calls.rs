@@ -1,16 +1,12 @@
-//! Calls between parts of the cell, one method each. Their paths, and the messages that have no
-//! other module, are here, so that both ends share them.
+//! Calls between parts of the cell, one method each. Their paths are here, so that both ends share
+//! them.
 
 use super::{Client, ClientError};
-use crate::internal::{
-    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer,
-};
-use crate::wire_messages;
-use cellwright_cell::credential::PartKind;
-use cellwright_cell::id::TaskId;
-use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
-use serde::{Deserialize, Serialize};
+use cellwright_messages::{
+    AgentOrders, AgentReport, HoldersRequest, LeaseAnswer, LeaseRequest, LogAnswer, LogRequest,
+    MembershipCheckRequest, PackageHolder, Proposal, ProposalAnswer,
+};
 use std::time::Duration;
 
 /// Where an agent sends its full state and gets its orders.
@@ -35,43 +31,6 @@ pub const MEMBERSHIP_CHECK_PATH: &str = "/internal/standing";
 
 /// Content that a replica has, `/internal/blobs/<digest>`.
 pub const BLOB_PATH: &str = "/internal/blobs";
-
-wire_messages!(LogRequest, HoldersRequest, Vec<PackageHolder>, MembershipCheckRequest, bool);
-
-/// Request for the log after an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogRequest {
-    pub after: u64,
-    /// How long the request may hang when there is nothing yet.
-    pub wait: Span,
-}
-
-/// Request of an agent for other machines that have a package.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HoldersRequest {
-    /// The requesting machine.
-    pub machine: Name,
-    pub digest: Token,
-    /// The task that needs the package: others of its job fetch it too.
-    pub task: Option<TaskId>,
-}
-
-/// A machine, and the address its agent published.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PackageHolder {
-    pub machine: Name,
-    pub address: String,
-}
-
-/// Request of an agent: is the part that has dialled it still a member of the cell? A certificate
-/// stays valid for the rest of its day, whatever became of its holder.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MembershipCheckRequest {
-    /// The requesting machine.
-    pub machine: Name,
-    pub part: PartKind,
-    pub name: Name,
-}
 
 /// Extra time for a hanging call beyond the time it was requested to hang.
 const HANG_GRACE: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json, print_notice, print_prose};
 use crate::runtime::block_on;
 use crate::table;
-use cellwright_api::context::{ContextError, Contexts};
-use cellwright_api::dev_token;
+use cellwright_identity::contexts::{ContextError, Contexts};
+use cellwright_identity::dev_token;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -136,7 +136,7 @@ impl AddArgs {
         let mut names = Vec::new();
         for (name, context) in more.contexts {
             let name = self.name.clone().unwrap_or(name);
-            let token = |of: &cellwright_api::context::Context| {
+            let token = |of: &cellwright_identity::contexts::Context| {
                 of.token.as_ref().map(|token| token.expose().to_owned())
             };
             let existing = contexts.contexts.get(&name);

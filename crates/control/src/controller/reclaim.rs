@@ -11,7 +11,6 @@
 //! there: starting from the limits would take back all reclaimed room of a replica's share at every
 //! election, starting from the first sample would forget past peaks.
 
-use cellwright_api::internal::TaskUsage;
 use cellwright_cell::command::ReservationChange;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::reclaim::{Estimate, ReclaimConfig, Sample};
@@ -20,6 +19,7 @@ use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_messages::TaskUsage;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

@@ -16,7 +16,6 @@
 use super::Api;
 use super::call::Call;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::internal::Proposal;
 use cellwright_api::routes::{Access, Operation, Route, RouteKind};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::UserId;
@@ -26,6 +25,7 @@ use cellwright_cell::reason::Rejection;
 use cellwright_cell::state::State;
 use cellwright_master::handle::Caller;
 use cellwright_master::replicated_state::View;
+use cellwright_messages::Proposal;
 
 /// Internal routes for the cell's own parts, in postcard and not in the OpenAPI document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -121,7 +121,7 @@ impl Api {
         let status = self.handle.status();
         if status.role != Role::Leader {
             let leader = status.leader_peer().map(|(_, peer)| peer.address);
-            return Err(cellwright_control::input::Unavailable::NotLeader { leader }.into());
+            return Err(cellwright_messages::Unavailable::NotLeader { leader }.into());
         }
         let content = call.take_body();
         if !content.is_end_stream() {

@@ -16,14 +16,10 @@ use axum::http::{HeaderMap, Request, Response, header};
 use axum::routing::{get, post, put};
 use bytes::Bytes;
 use cellwright_api::client::internal_calls::{
-    BLOB_PATH, HOLDERS_PATH, HoldersRequest, LEASE_PATH, LOG_PATH, LogRequest,
-    MEMBERSHIP_CHECK_PATH, MembershipCheckRequest, PACKAGE_PATH, POLL_PATH, PROPOSE_PATH,
-    PackageHolder,
+    BLOB_PATH, HOLDERS_PATH, LEASE_PATH, LOG_PATH, MEMBERSHIP_CHECK_PATH, PACKAGE_PATH, POLL_PATH,
+    PROPOSE_PATH,
 };
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::internal::{
-    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer,
-};
 use cellwright_api::wire::{WireMessage, WireVersion};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::name::Token;
@@ -31,6 +27,10 @@ use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
 use cellwright_master::links::LinkError;
 use cellwright_master::peers::{PeerAnswer, PeerCall};
+use cellwright_messages::{
+    AgentOrders, AgentReport, HoldersRequest, LeaseAnswer, LeaseRequest, LogAnswer, LogRequest,
+    MembershipCheckRequest, PackageHolder, Proposal, ProposalAnswer,
+};
 use serde::Deserialize;
 use std::future::Future;
 

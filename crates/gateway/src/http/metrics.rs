@@ -244,7 +244,7 @@ impl Api {
 
     fn scheduler_metrics(&self, page: &mut MetricsPage) {
         let passes = self.handle.passes();
-        type Counter = fn(&cellwright_api::internal::PassStatistics) -> u64;
+        type Counter = fn(&cellwright_messages::PassStatistics) -> u64;
         let counters: [(&str, &str, Counter); 5] = [
             ("cell_scheduler_passes_total", "Passes made.", |p| p.passes),
             ("cell_scheduler_placed_total", "Tasks placed.", |p| p.placed),

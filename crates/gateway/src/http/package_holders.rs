@@ -3,10 +3,10 @@
 //! serve the chunks that have arrived. The masters serve what no machine has.
 
 use super::output::Agent;
-use cellwright_api::client::internal_calls::{HoldersRequest, PackageHolder};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::state::State;
+use cellwright_messages::{HoldersRequest, PackageHolder};
 use std::collections::BTreeSet;
 use xxhash_rust::xxh3::xxh3_64;
 

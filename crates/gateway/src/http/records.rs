@@ -6,7 +6,7 @@ use super::{Api, ApiResult, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
 use cellwright_cell::quota::Capability;
-use cellwright_control::input::Unavailable;
+use cellwright_messages::Unavailable;
 use cellwright_store::DiskSpace;
 use cellwright_supervise::note_handler_panic;
 

@@ -3,13 +3,13 @@
 
 use crate::agent::submit;
 use crate::support::{Cell, job, within};
-use cellwright_api::internal::{LeaseRequest, PassStatistics};
 use cellwright_cell::command::Command;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::spec::PackageRef;
 use cellwright_master::handle::Caller;
+use cellwright_messages::{LeaseRequest, PassStatistics};
 use serde_json::{Value, json};
 
 async fn obstacles(cell: &Cell, job: &str) -> Value {

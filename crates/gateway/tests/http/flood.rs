@@ -2,11 +2,11 @@
 //! is halted meanwhile, so that the length of queues does not depend on the speed of the machine.
 
 use crate::support::{Cell, CellOptions, TestResponse, user, within};
-use cellwright_api::internal::{AgentReport, Epoch};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_master::config::MasterConfig;
 use cellwright_master::handle::Caller;
+use cellwright_messages::{AgentReport, Epoch};
 use cellwright_store::{Disk, DiskFuture, RealDisk};
 use futures::future::join_all;
 use serde_json::{Value, json};

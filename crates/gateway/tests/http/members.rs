@@ -2,13 +2,12 @@
 //! it would cost the cell its majority.
 
 use crate::support::{Cell, CellOptions, PEER, TestResponse, within};
-use cellwright_api::client::internal_calls::HoldersRequest;
 use cellwright_api::error::Code;
-use cellwright_api::internal::LinkShardReport;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
 use cellwright_gateway::http_peers::HttpPeers;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
+use cellwright_messages::{HoldersRequest, LinkShardReport};
 use cellwright_store::{Peer, RaftAnswer, RaftCall};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

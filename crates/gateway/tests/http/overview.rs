@@ -2,12 +2,12 @@
 
 use crate::support::{Cell, machine, within};
 use axum::body::Body;
-use cellwright_api::internal::{AgentReport, Epoch};
 use cellwright_cell::machine::ResourcePressureReport;
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
+use cellwright_messages::{AgentReport, Epoch};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 

@@ -2,7 +2,6 @@
 //! older builds hold back.
 
 use crate::support::{Cell, CellOptions, digest_of, machine, within};
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
 use cellwright_cell::command::Command;
 use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
@@ -11,6 +10,7 @@ use cellwright_cell::time::Span;
 use cellwright_master::handle::Caller;
 use cellwright_master::level;
 use cellwright_master::level::{ReplicaIdentity, ReplicaProbe};
+use cellwright_messages::{AgentOrders, AgentReport, Epoch};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 

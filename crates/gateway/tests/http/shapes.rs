@@ -1,12 +1,12 @@
 //! Task shapes over the API, and the estimated start of a waiting task.
 
 use crate::support::{Cell, job, machine, within};
-use cellwright_api::internal::{LeaseRequest, PassStatistics};
 use cellwright_cell::command::{Command, Done, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::Name;
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_master::handle::Caller;
+use cellwright_messages::{LeaseRequest, PassStatistics};
 use serde_json::{Value, json};
 
 async fn submit_as_system(cell: &Cell, command: Command) -> Done {

@@ -2,7 +2,6 @@
 
 use crate::agent::run_first_task;
 use crate::support::{Cell, CellOptions, Folder, machine, within};
-use cellwright_api::internal::{AgentReport, Epoch, TaskUsage};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
@@ -11,6 +10,7 @@ use cellwright_cell::time::Span;
 use cellwright_history::Value as SqlValue;
 use cellwright_master::handle::Caller;
 use cellwright_master::history::HistoryService;
+use cellwright_messages::{AgentReport, Epoch, TaskUsage};
 use cellwright_supervise::Supervisor;
 use serde_json::{Value, json};
 use std::sync::mpsc;

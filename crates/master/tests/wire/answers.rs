@@ -3,12 +3,11 @@
 
 use crate::questions::{amount, log_id, vote};
 use crate::{Samples, variants};
-use cellwright_api::client::internal_calls::PackageHolder;
-use cellwright_api::internal::{AgentOrders, LeaseAnswer, LogAnswer, ProposalAnswer};
 use cellwright_cell::desired::Action;
 use cellwright_identity::enroll::{AuthorityAnswer, JoinReply, RenewAnswer};
 use cellwright_identity::task_identity::TaskIdentityAnswer;
 use cellwright_master::peers::PeerAnswer;
+use cellwright_messages::{AgentOrders, LeaseAnswer, LogAnswer, PackageHolder, ProposalAnswer};
 use cellwright_store::RaftAnswer;
 use serde_json::{Value, json};
 

@@ -1,13 +1,15 @@
 //! What parts ask. Values are small and all different, so that two fields changing places shows.
 
 use crate::{Samples, variants};
-use cellwright_api::client::internal_calls::{HoldersRequest, LogRequest, MembershipCheckRequest};
-use cellwright_api::internal::{AgentReport, LeaseRequest, Proposal, StateDifference};
 use cellwright_api::types::AddMaster;
 use cellwright_cell::observed::ObservedState;
 use cellwright_identity::enroll::{AuthorityRequest, JoinRequest, RenewRequest};
 use cellwright_identity::task_identity::TaskIdentityRequest;
 use cellwright_master::peers::PeerCall;
+use cellwright_messages::{
+    AgentReport, HoldersRequest, LeaseRequest, LogRequest, MembershipCheckRequest, Proposal,
+    StateDifference,
+};
 use cellwright_store::RaftCall;
 use serde_json::{Value, json};
 

@@ -4,9 +4,6 @@
 
 pub mod random_cell;
 
-use cellwright_api::internal::{
-    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
-};
 use cellwright_cell::command::{Command, Entry, Observed, Request, TaskReport, Verdict};
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::encode;
@@ -23,6 +20,9 @@ use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_messages::{
+    LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
+};
 pub use cellwright_scheduler::SchedulerShard;
 use cellwright_scheduler::{LinkError, MasterLink, SchedulerConfig};
 use std::collections::BTreeMap;

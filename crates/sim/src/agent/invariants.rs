@@ -11,11 +11,11 @@
 //! | orders only become newer | older ones are obeyed |
 
 use super::virtual_kernel::Kernel;
-use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::observed::ObservedState;
 use cellwright_cell::plan::Victim;
+use cellwright_messages::{AgentOrders, AgentReport, Epoch};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after its deadline a program may still be there, in milliseconds.

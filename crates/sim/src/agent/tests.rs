@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::convert::plain_machine;
-use cellwright_api::internal::Epoch;
 use cellwright_cell::desired::RunSpec;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::task::ExitClass;
+use cellwright_messages::Epoch;
 use serde_json::json;
 
 const DELAYS: TaskDelays = TaskDelays { start: 100, stop: 50 };

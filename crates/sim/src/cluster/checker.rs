@@ -5,7 +5,6 @@ use super::ledger::CheckFailure;
 use super::usage_checker::UsageChecker;
 use super::world::Cluster;
 use crate::agent::RunEvent;
-use cellwright_api::internal::LogAnswer;
 use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::invariant;
 use cellwright_cell::machine::MachineStatus;
@@ -14,6 +13,7 @@ use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Span;
 use cellwright_cell::{encode, event::Event};
 use cellwright_master::handle::MasterHandle;
+use cellwright_messages::LogAnswer;
 use cellwright_store::{DiskSpace, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 

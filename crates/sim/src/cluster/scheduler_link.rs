@@ -5,10 +5,11 @@ use super::clocks::Clocks;
 use super::failpoints::{Failpoint, PanicPoint};
 use super::net::{MessageLost, NodeAddress, VirtualNet};
 use super::world::MasterSelector;
-use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
-use cellwright_control::input::Unavailable;
 use cellwright_master::handle::MasterHandle;
+use cellwright_messages::{
+    LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer, Unavailable,
+};
 use cellwright_scheduler::{LinkError, MasterLink};
 use cellwright_supervise::lock;
 use std::sync::{Arc, Mutex};

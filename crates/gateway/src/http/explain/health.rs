@@ -54,11 +54,11 @@ fn check_text(check: &HealthCheck) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_api::internal::TaskUsage;
     use cellwright_cell::resource::Resources;
     use cellwright_cell::time::Span;
     use cellwright_control::controller::testing::{Cell, job};
     use cellwright_master::usage::UsageCache;
+    use cellwright_messages::TaskUsage;
 
     #[test]
     fn one_that_runs_and_has_not_passed_its_check_is_told_from_one_that_may_not_run_yet() {

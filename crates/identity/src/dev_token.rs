@@ -13,8 +13,8 @@
 //! directories are cleaned by the system (at the last logout, or of old files), so the master
 //! rewrites its file, and clients look in both.
 
-use cellwright_identity::private_files::write_private;
-use cellwright_identity::secret::{NoRandomness, Secret};
+use crate::private_files::write_private;
+use crate::secret::{NoRandomness, Secret};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, File};

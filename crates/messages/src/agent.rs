@@ -1,38 +1,22 @@
-//! Internal messages between the cell's own parts: agents, schedulers and replicas. They travel as
-//! postcard on the same listener as the public API, under `/internal`, and only certificates of the
-//! cell's own parts are admitted there. [`crate::wire`] says which version of them two parts speak.
+//! What an agent and the master that it polls tell each other.
 //!
 //! Agents send their *full* state and are answered with their full orders, so no message depends on
-//! an earlier one having arrived. A link shard compares an agent's report with the replicated state
-//! and forwards only differences; the comparison is against the log, not against the last report,
-//! so a lost forward is simply found again at the next poll.
+//! an earlier one having arrived.
 //!
 //! Rejected: sequence-numbered deltas from agents. They save bytes that a poll every few seconds
 //! does not need, and a gap in them is a bug that hides for months.
 
-use crate::wire_messages;
-use cellwright_cell::command::{Request, TaskReport, Verdict};
+use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::DesiredTask;
-use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::log_saver::LogSaverEnd;
+use cellwright_cell::id::TaskId;
 use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
-use cellwright_cell::name::Name;
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-
-wire_messages!(
-    AgentReport,
-    AgentOrders,
-    LogAnswer,
-    Proposal,
-    ProposalAnswer,
-    LeaseRequest,
-    LeaseAnswer,
-);
 
 /// A position in the log. Agents obey only a newer one, so that a replica left behind cannot give
 /// orders. Only entries that a quorum holds are applied, so the index alone orders all orders of
@@ -132,137 +116,31 @@ pub struct AgentOrders {
     pub incarnation: u64,
 }
 
-/// A link shard's report to the leader, at least once a second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkShardReport {
-    pub shard: u64,
-    /// The shard's current term; the leader of another term rejects the report.
-    pub term: u64,
-    /// Machines heard since the last report that arrived.
-    pub heard_machines: Vec<MachineId>,
-    /// Differences found between full reports and the replicated state.
-    pub differences: Vec<StateDifference>,
-    /// The shard's clock when the report was sent.
-    pub wall: Time,
-    /// By how many milliseconds the clocks of machines were ahead of the shard's when they were
-    /// heard. The network delay of a report makes them look behind.
-    pub clock_offsets: Vec<(MachineId, i64)>,
-}
-
-/// A difference between an agent's full state and the replicated state.
+/// Request of an agent for other machines that have a package.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StateDifference {
-    /// A machine that was down, or unknown, or has booted again.
-    Up {
-        machine: Name,
-        incarnation: u64,
-        spec: Option<Box<MachineSpec>>,
-    },
-    Tasks {
-        machine: MachineId,
-        incarnation: u64,
-        /// Number of the report it was found in.
-        number: u64,
-        reports: Vec<TaskReport>,
-    },
-    Packages {
-        machine: MachineId,
-        packages: BTreeSet<PackageRef>,
-    },
-    Reservations(Vec<cellwright_cell::command::ReservationChange>),
-    /// Log saver runs that have ended.
-    LogSavers {
-        machine: MachineId,
-        ends: Vec<LogSaverEnd>,
-    },
-    ResourcePressure {
-        machine: MachineId,
-        incarnation: u64,
-        shortages: Vec<ResourcePressureReport>,
-    },
+pub struct HoldersRequest {
+    /// The requesting machine.
+    pub machine: Name,
+    pub digest: Token,
+    /// The task that needs the package: others of its job fetch it too.
+    pub task: Option<TaskId>,
 }
 
-/// One log entry as a follower of the log (a scheduler's cached copy) gets it.
+/// A machine, and the address its agent published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogRecord {
-    pub index: u64,
-    /// Index of the record before this one. The log also holds raft's own entries, so indices have
-    /// gaps; a follower whose copy is not at `previous` has missed something.
-    pub previous: u64,
-    pub term: u64,
-    /// As encoded by [`cellwright_cell::encode::save_entry`].
-    pub entry: Vec<u8>,
+pub struct PackageHolder {
+    pub machine: Name,
+    pub address: String,
 }
 
-/// Answer to a [`LogRequest`](crate::client::internal_calls::LogRequest). Hangs until there is
-/// something, or the wait is over.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LogAnswer {
-    Records(Vec<LogRecord>),
-    /// The log no longer reaches back that far: start from this checkpoint.
-    Snapshot {
-        index: u64,
-        term: u64,
-        state: Vec<u8>,
-    },
-}
-
-/// Commands that a trusted part proposes. Each gets its own verdict.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proposal {
-    pub requests: Vec<Request>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProposalAnswer {
-    pub index: u64,
-    pub verdicts: Vec<Verdict>,
-}
-
-/// A scheduler requests the lease of a scheduler shard.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseRequest {
-    pub scheduler: String,
-    /// The shard: jobs whose label `scheduler` has this value; empty: all jobs without that label.
-    pub scheduler_shard: String,
-    /// Statistics of the passes since the last request, for the metrics page.
-    pub passes: PassStatistics,
-    /// The scheduler's clock when the request was sent.
-    pub wall: Time,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseAnswer {
-    pub granted: bool,
-    pub holder: String,
-    pub length: Span,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassStatistics {
-    pub passes: u64,
-    pub placed: u64,
-    pub rejected: u64,
-    pub preempted: u64,
-    pub pending: u64,
-    /// Sum over the passes.
-    pub micros: u64,
-    pub longest_micros: u64,
-    pub evaluations: u64,
-}
-
-impl PassStatistics {
-    /// Adds a later report to this one.
-    pub fn merge(&mut self, later: &PassStatistics) {
-        self.passes += later.passes;
-        self.placed += later.placed;
-        self.rejected += later.rejected;
-        self.preempted += later.preempted;
-        self.pending = later.pending;
-        self.micros += later.micros;
-        self.longest_micros = self.longest_micros.max(later.longest_micros);
-        self.evaluations += later.evaluations;
-    }
+/// Request of an agent: is the part that has dialled it still a member of the cell? A certificate
+/// stays valid for the rest of its day, whatever became of its holder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MembershipCheckRequest {
+    /// The requesting machine.
+    pub machine: Name,
+    pub part: PartKind,
+    pub name: Name,
 }
 
 #[cfg(test)]

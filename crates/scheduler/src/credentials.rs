@@ -5,10 +5,10 @@
 //!
 //! Masters do not use this: they hold the authority and sign for themselves.
 
-use crate::client::{ApiClientConfig, Client, ClientError};
-use crate::context::{Context, ContextError, Contexts};
-use crate::masters::MastersFile;
+use cellwright_api::client::{ApiClientConfig, Client, ClientError};
+use cellwright_api::masters::MastersFile;
 use cellwright_cell::time::{Span, Time};
+use cellwright_identity::contexts::{Context, ContextError, Contexts};
 use cellwright_identity::enroll::{CertificateHolder, EnrollError, JoinAnswer, NewKey, RENEW_PATH};
 use cellwright_identity::enroll::{RenewAnswer, RenewRequest};
 use cellwright_identity::secret::Secret;

@@ -5,9 +5,9 @@
 //! anything else; it is written with mode 0600 because it holds tokens. Rejected: environment
 //! variables for addresses and tokens. They leak into every child and every crash report.
 
-use cellwright_identity::private_files::write_private;
-use cellwright_identity::secret::Secret;
-use cellwright_identity::tls::{self, CertificateResolver, TlsError, Trust};
+use crate::private_files::write_private;
+use crate::secret::Secret;
+use crate::tls::{self, CertificateResolver, TlsError, Trust};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
