@@ -216,7 +216,7 @@ fn the_last_failure_says_where_and_how_and_what_it_was_for_want_of() {
     let mut pushed = of_task(2, Reason::Preempted { by }, TaskChange::Stopping { machine });
     pushed.related_object = Some("bob/prod/1".into());
     let event_kind = EventKind::Job { job: JobId(2), change: JobChange::NeverRan };
-    let why = Reason::NeededFailed { job: JobId(1) };
+    let why = Reason::DependencyFailed { job: JobId(1) };
     let mut never = feed_event(3, 0, "ann/join", BEGIN + 3, event_kind, why);
     never.related_object = Some("ann/sums".into());
     let name = |_| Some("m7".to_owned());
