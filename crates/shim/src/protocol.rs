@@ -7,7 +7,7 @@ use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of these messages.
+/// Version of these messages, which a shim names in its [`Status`].
 pub const VERSION: u32 = 1;
 
 /// File names in an attempt's folder.
@@ -77,7 +77,7 @@ pub struct ShimRecord {
     pub shim: i32,
     /// When the shim was born, in the kernel's ticks: its pid may be reused.
     pub born: u64,
-    /// The ID of the boot it was born in: pid and birth mean nothing in another. Empty: not known.
+    /// The ID of the boot it was born in: pid and birth mean nothing in another.
     pub boot_id: String,
 }
 

@@ -30,7 +30,7 @@ use crate::shim::protocol::{Container, Launch};
 use crate::state_dir::Folders;
 use cellwright_cell::admit::MIN_CONTAINER_RAM;
 use cellwright_cell::isolation::{
-    ETC_LOOKUP_PATHS, Isolation, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS,
+    ETC_LOOKUP_PATHS, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS,
     Volume,
 };
 use cellwright_isolate::container::{
@@ -379,6 +379,7 @@ fn check_min_ram(start: &StartContext<'_>) -> Result<(), DriverError> {
 mod tests {
     use super::*;
     use crate::state_dir::scratch::Scratch as Folder;
+    use cellwright_cell::isolation::Isolation;
 
     #[test]
     fn what_is_borrowed_covers_nothing_that_a_task_has() {

@@ -11,7 +11,7 @@ fn volume_path(position: usize, field: &str) -> FieldPath {
     FieldPath::from("task.isolation.volumes").index(position).field(field)
 }
 
-/// A task could see them at their targets.
+/// No target hides what every task has, or is hidden itself.
 pub(super) fn targets(spec: &JobSpec, review: &mut Review) {
     let isolation = &spec.task.isolation;
     for (position, flaw) in isolation.invalid_volume_targets() {

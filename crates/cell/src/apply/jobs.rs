@@ -335,7 +335,7 @@ mod tests {
         spec.task.devices = vec![DeviceRequest { kind, models, count: 1, milli: 1000 }];
         let message = cell.rejection_text(submit(spec));
         assert!(
-            message.contains("task.devices.kind") && message.contains(REMOVED_DEVICE),
+            message.contains("task.devices[0].kind") && message.contains(REMOVED_DEVICE),
             "{message}"
         );
     }
@@ -348,7 +348,7 @@ mod tests {
         spec.task.isolation.volumes = vec![Volume { source, target, writable: false }];
         let message = cell.rejection_text(submit(spec));
         assert!(
-            message.contains("task.isolation.volumes.0.target: value \"/proc/sys\""),
+            message.contains("task.isolation.volumes[0].target: value \"/proc/sys\""),
             "{message}"
         );
     }
@@ -408,7 +408,7 @@ mod tests {
         check_submit(with(1, 100, |s| s.after = after("ubar/nowhere")), nowhere);
         check_submit(
             with(1, 100, |s| s.after = after("ubar/jnew")),
-            "refused: field after.job: value ubar/jnew is not valid; allowed: another job",
+            "refused: field after[0].job: value ubar/jnew is not valid; allowed: another job",
         );
         check_submit(job("jfoo", 3, 100), "nothing to do");
         let other = "refused: job ubar/jfoo with another spec exists already";
