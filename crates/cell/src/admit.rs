@@ -716,10 +716,7 @@ mod tests {
         let field = "task.isolation.volumes[1].target";
         assert_result(check_job(&spec), (field, "each target once"));
         spec.task.isolation.volumes[1].target = "/dev/shm".into();
-        assert_result(
-            check_job(&spec),
-            (field, "outside /proc, /sys and /dev"),
-        );
+        assert_result(check_job(&spec), (field, "outside /proc, /sys and /dev"));
         spec.task.isolation.volumes[1].target = "/models".into();
         assert_result(check_job(&spec), ("", ""));
         let secret =

@@ -43,7 +43,6 @@ impl FieldPath {
     pub fn join(&self, inner: &FieldPath) -> FieldPath {
         FieldPath([&self.0[..], &inner.0].concat())
     }
-
 }
 
 impl fmt::Display for FieldPath {

@@ -30,8 +30,7 @@ use crate::shim::protocol::{Container, Launch};
 use crate::state_dir::Folders;
 use cellwright_cell::admit::MIN_CONTAINER_RAM;
 use cellwright_cell::isolation::{
-    ETC_LOOKUP_PATHS, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS,
-    Volume,
+    ETC_LOOKUP_PATHS, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS, Volume,
 };
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, HostVolumeMount, Network, PinnedHostPath,
@@ -384,8 +383,7 @@ mod tests {
     #[test]
     fn what_is_borrowed_covers_nothing_that_a_task_has() {
         let is_admitted = |target: &str| {
-            let volume =
-                Volume { source: "/srv".into(), target: target.into(), writable: false };
+            let volume = Volume { source: "/srv".into(), target: target.into(), writable: false };
             let isolation = Isolation { volumes: vec![volume], ..Isolation::default() };
             isolation.invalid_volume_targets().next().is_none()
         };

@@ -153,4 +153,3 @@ pub struct BlobView {
     /// How many such jobs there are in all.
     pub uses: u32,
 }
-

@@ -48,8 +48,7 @@ fn static_ports(list: &[u16], review: &mut Review) {
     }
     let mut seen = BTreeSet::new();
     for (position, port) in list.iter().enumerate() {
-        let bad =
-            |allowed: Allowed| bad(FieldPath::from(field).index(position), port, allowed);
+        let bad = |allowed: Allowed| bad(FieldPath::from(field).index(position), port, allowed);
         review.ensure(*port > 0, || bad(Allowed::range(1u64, u16::MAX)));
         review.ensure(seen.insert(port), || bad(Allowed::EachOnce(Listed::Port)));
     }
@@ -146,8 +145,7 @@ fn files(files: &BTreeMap<String, String>, review: &mut Review) {
         let part = |part: &str| !part.is_empty() && part != "." && part != "..";
         review.ensure(path.split('/').all(part) && !path.contains('\0'), || {
             let at = FieldPath::from("task.files").field(path);
-            bad(at, format!("{path:?}"), Allowed::RelativePath)
-                .with_quality(Quality::Path)
+            bad(at, format!("{path:?}"), Allowed::RelativePath).with_quality(Quality::Path)
         });
     }
 }
@@ -197,8 +195,7 @@ fn secrets(secrets: &BTreeMap<Token, Secret>, review: &mut Review) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = name.as_str().bytes().all(plain) && !name.as_str().starts_with('.');
         review.ensure(fits, || {
-            bad(path.clone(), name, Allowed::SecretName)
-                .with_quality(Quality::Name)
+            bad(path.clone(), name, Allowed::SecretName).with_quality(Quality::Name)
         });
         review.ensure(value.0 != REDACTED, || bad(path.clone(), REDACTED, Allowed::SecretItself));
     }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use cellwright_store::{
-    NodeId, RaftAnswer, RaftCall, SenderIdentity, StoreConfig, TypeConfig,
-};
+use cellwright_store::{NodeId, RaftAnswer, RaftCall, SenderIdentity, StoreConfig, TypeConfig};
 use openraft::raft::{AppendEntriesRequest, InstallSnapshotRequest, VoteRequest};
 use openraft::{SnapshotMeta, Vote};
 
