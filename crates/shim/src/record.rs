@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -131,6 +131,7 @@ pub fn is_link(why: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn nobody_else_can_open_what_is_locked() {
