@@ -307,8 +307,7 @@ async fn kill_orphans(shim_record: &ShimRecord) {
         return;
     }
     // Of another boot: its processes are dead, and its pids are those of other processes now.
-    let is_other = |now: String| !shim_record.boot_id.is_empty() && shim_record.boot_id != now;
-    if boot::boot_id().is_ok_and(is_other) {
+    if boot::boot_id().is_ok_and(|now| shim_record.boot_id != now) {
         return;
     }
     loop {

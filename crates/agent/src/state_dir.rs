@@ -136,7 +136,7 @@ impl Folders {
             ensure_private_dir(&folder, 0o711)?;
         }
         let root = root.canonicalize()?;
-        // Also where an agent of another account, or of an earlier build, created it.
+        // Also where an agent of another account created it.
         fs::set_permissions(
             root.join("tasks"),
             fs::Permissions::from_mode(pass_through_mode(is_root())),

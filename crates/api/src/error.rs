@@ -156,7 +156,6 @@ pub struct ApiError {
     /// What to do next.
     pub hint: String,
     /// The details: which field, which value, what is allowed, which version was found.
-    #[serde(default)]
     pub details: Details,
 }
 

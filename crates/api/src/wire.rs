@@ -129,20 +129,22 @@ impl WireRange {
     /// Says no to a message that is not spoken here. `caller` and `reader` name the parts.
     #[must_use]
     pub fn refusal(self, caller: &str, said: Option<Spoken>, reader: &str) -> ApiError {
-        let (spoken, is_older) = match said {
+        let spoken = match said {
             Some(Spoken { version, range }) => {
-                let wrote = format!("{caller} speaks wire {range} and wrote version {version}");
-                (wrote, range.newest < self.oldest)
+                format!("{caller} speaks wire {range} and wrote version {version}")
             }
-            None => {
-                (format!("{caller} names no wire version, as no build before 0.2.0 does"), true)
-            }
+            None => format!("{caller} names no wire version"),
         };
-        let hint = if is_older {
-            "upgrade the caller: put the masters' build on its machine and restart it; tasks run on"
-        } else {
-            "upgrade the masters first, one after another, and then schedulers and agents; no \
-             release may be skipped"
+        let hint = match said {
+            Some(Spoken { range, .. }) if range.newest < self.oldest => {
+                "upgrade the caller: put the masters' build on its machine and restart it; tasks \
+                 run on"
+            }
+            Some(_) => {
+                "upgrade the masters first, one after another, and then schedulers and agents; no \
+                 release may be skipped"
+            }
+            None => "this is for parts of the cell, and every build of theirs names it",
         };
         let build = env!("CARGO_PKG_VERSION");
         let message = format!("{spoken}; {reader} speaks wire {self} (cellwright {build})");

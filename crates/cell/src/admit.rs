@@ -20,7 +20,6 @@ pub use machine::check_machine;
 pub use package_digests::package_digests_are_valid;
 pub use program::has_command;
 pub use review::{FieldError, Review};
-pub use volumes::volume_targets_are_valid;
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::REMOVED_DEVICE;
@@ -74,14 +73,7 @@ pub type Rule = fn(&JobSpec, &mut Review);
 
 /// Every rule for a new job, as the API applies them. Authors of jobs are also told about
 /// [`has_memory_to_start`].
-pub const RULES: [Rule; 6] = [
-    well_formed,
-    may_limit_notice,
-    requests_no_removed_devices,
-    volume_targets_are_valid,
-    package_digests_are_valid,
-    has_command,
-];
+pub const RULES: [Rule; 3] = [well_formed, package_digests_are_valid, has_command];
 
 /// All errors that the rules find, in the order of the rules. Fields in `unknown`, and values
 /// computed from them, cause no errors.
@@ -172,9 +164,7 @@ impl Review {
             let requested = amount.get(dimension);
             self.ensure(requested <= most, || {
                 let path: FieldPath = path.clone().into();
-                let inner = path.field(field_of(dimension));
-                let name = format!("{}.{dimension}", path.dotted());
-                bad(inner, requested, Allowed::AtMost(most)).with_name(name)
+                bad(path.field(field_of(dimension)), requested, Allowed::AtMost(most))
             });
         }
     }
@@ -197,13 +187,12 @@ impl Review {
         let pair = list.windows(2).position(|pair| pair[0].name >= pair[1].name);
         if let Some(first) = pair {
             let name = &list[first + 1].name;
-            self.reject(bad(at(first + 1), name, Allowed::NamesInOrder).with_name(path));
+            self.reject(bad(at(first + 1), name, Allowed::NamesInOrder));
         }
         for (position, amount) in list.iter().enumerate() {
             let fits = capacity && amount.amount == UNBOUNDED || amount.amount <= MAX_QUANTITY;
             self.ensure(fits, || {
                 bad(at(position).field("amount"), amount.amount, Allowed::AtMost(MAX_QUANTITY))
-                    .with_name(format!("{path}.{}", amount.name))
             });
         }
     }
@@ -238,6 +227,9 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     if let Some(most) = spec.preemption_notice_max {
         review.allowed_span("preemption_notice_max", most);
     }
+    may_limit_notice(spec, review);
+    requests_no_removed_devices(spec, review);
+    volumes::targets(spec, review);
     // A limit of 0 is expressed by `max_down` of 0, and has no next time to wait for.
     if let Some(limit) = spec.disruptions {
         review.ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
@@ -254,22 +246,21 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     total_limits(spec, review);
 }
 
-/// A rule for new jobs only, unlike [`well_formed`]: older jobs keep their bound, which has no
-/// effect. A job below production may not shorten the notice of others.
-pub fn may_limit_notice(spec: &JobSpec, review: &mut Review) {
+/// A job below production may not shorten the notice of others: otherwise batch jobs of any user
+/// could shorten everybody's.
+fn may_limit_notice(spec: &JobSpec, review: &mut Review) {
     let most = spec.preemption_notice_max.filter(|_| !spec.priority.is_prod());
     if let Some(most) = most.filter(|_| review.are_known(["priority"])) {
         review.reject(bad("preemption_notice_max", most.0, Allowed::NoneBelowProduction));
     }
 }
 
-/// A rule for new jobs only, unlike [`well_formed`]: in older logs and rows a kind may be any
-/// token. The positions of removed devices cannot be requested.
-pub fn requests_no_removed_devices(spec: &JobSpec, review: &mut Review) {
+/// The positions of removed devices cannot be requested.
+fn requests_no_removed_devices(spec: &JobSpec, review: &mut Review) {
     for (position, request) in spec.task.devices.iter().enumerate() {
         review.ensure(request.kind.as_str() != REMOVED_DEVICE, || {
             let path = FieldPath::from("task.devices").index(position).field("kind");
-            bad(path, REMOVED_DEVICE, Allowed::AnotherDeviceKind).with_name("task.devices.kind")
+            bad(path, REMOVED_DEVICE, Allowed::AnotherDeviceKind)
         });
     }
 }
@@ -305,7 +296,7 @@ fn dependencies(spec: &JobSpec, review: &mut Review) {
     for (position, after) in spec.after.iter().enumerate() {
         review.ensure(seen.insert(&after.job), || {
             let path = FieldPath::from("after").index(position).field("job");
-            bad(path, &after.job, Allowed::EachOnce(Listed::Job)).with_name("after.job")
+            bad(path, &after.job, Allowed::EachOnce(Listed::Job))
         });
     }
 }
@@ -322,7 +313,6 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
         let path = override_path(*index);
         review.ensure(*index < spec.count || !counted, || {
             bad(path.clone(), index, Allowed::range(0u64, spec.count.saturating_sub(1)))
-                .with_name("overrides")
                 .with_quality(Quality::TaskIndex)
         });
         review.resources_within(
@@ -378,10 +368,9 @@ fn spread(spec: &JobSpec, review: &mut Review) {
         review.ensure(domains.insert(spread.domain), || {
             let domain = format!("{:?}", spread.domain);
             bad(path.field("domain"), domain, Allowed::EachOnce(Listed::Domain))
-                .with_name("spread.domain")
         });
         review.ensure(spread.limit > 0, || {
-            bad(path.field("limit"), spread.limit, Allowed::AtLeast(1)).with_name("spread.limit")
+            bad(path.field("limit"), spread.limit, Allowed::AtLeast(1))
         });
     }
 }
@@ -391,8 +380,7 @@ fn restart(spec: &JobSpec, review: &mut Review) {
     if review.has_allowed_length("restart.retry.exit", exits.len(), MAX_LIST) {
         for code in exits.keys().filter(|code| !(1..=255).contains(*code)) {
             let path = FieldPath::from("restart.retry.exit").field(&code.to_string());
-            let rejection = bad(path, code, Allowed::FailureCode);
-            review.reject(rejection.with_name("restart.retry.exit").with_quality(Quality::Code));
+            review.reject(bad(path, code, Allowed::FailureCode).with_quality(Quality::Code));
         }
     }
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
@@ -475,9 +463,7 @@ fn total_limits(spec: &JobSpec, review: &mut Review) {
         let sum = overridden.fold(base, |sum, part| sum + part);
         review.ensure(sum <= u128::from(MAX_TOTAL), || {
             let path = FieldPath::from("task.limits").field(field_of(dimension));
-            bad(path, sum, Allowed::AtMost(MAX_TOTAL))
-                .with_name(format!("limits.{dimension}"))
-                .with_quality(Quality::Total)
+            bad(path, sum, Allowed::AtMost(MAX_TOTAL)).with_quality(Quality::Total)
         });
     }
 }
@@ -570,7 +556,7 @@ mod tests {
         let bound = |priority, field, allowed| {
             let mut spec = job("jfoo", 1, priority);
             spec.preemption_notice_max = Some(Span::ZERO);
-            assert_result(super::check(&spec, may_limit_notice), (field, allowed));
+            assert_result(check_job(&spec), (field, allowed));
         };
         bound(199, "preemption_notice_max", "priority 200 or more");
         bound(200, "", "");
@@ -579,11 +565,11 @@ mod tests {
         check(|s| s.task.limits.ram = MAX_QUANTITY + 1, "task.limits.ram", "at most");
         check(
             |s| (s.count, s.task.limits.cpu) = (MAX_TASKS, MAX_QUANTITY),
-            "total of all tasks' limits.cpu",
+            "total of all tasks' task.limits.cpu",
             "at most",
         );
         check(|s| drop(s.overrides.insert(2, limits(5))), "", "");
-        check(|s| drop(s.overrides.insert(3, limits(5))), "overrides (task index)", "0 to 2");
+        check(|s| drop(s.overrides.insert(3, limits(5))), "overrides.3 (task index)", "0 to 2");
         let much = |s: &mut JobSpec| drop(s.overrides.insert(0, limits(MAX_QUANTITY + 1)));
         check(much, "overrides.0.limits.cpu", "at most");
     }
@@ -611,7 +597,7 @@ mod tests {
         let list =
             |jobs: &[&str]| -> Vec<JobDependency> { jobs.iter().map(|job| on(job)).collect() };
         check(|s| s.after = list(&["ubar/a", "ubar/b", "uzed/a"]), "", "");
-        check(|s| s.after = list(&["ubar/a", "ubar/b", "ubar/a"]), "after.job", "each job once");
+        check(|s| s.after = list(&["ubar/a", "ubar/b", "ubar/a"]), "after[2].job", "each job once");
         let many = (0..=MAX_LIST).map(|i| on(&format!("ubar/j{i}"))).collect();
         check(|s| s.after = many, "after", "at most 64");
     }
@@ -619,48 +605,44 @@ mod tests {
     #[test]
     fn ports_devices_and_named_resources() {
         check(|s| s.task.static_ports = vec![80, 443], "", "");
-        check(|s| s.task.static_ports = vec![0], "task.static_ports", "1 to 65535");
-        check(|s| s.task.static_ports = vec![80, 80], "task.static_ports", "each port once");
+        check(|s| s.task.static_ports = vec![0], "task.static_ports[0]", "1 to 65535");
+        check(|s| s.task.static_ports = vec![80, 80], "task.static_ports[1]", "each port once");
         let many = |s: &mut JobSpec| s.task.static_ports = (1..=65).collect();
         check(many, "task.static_ports", "at most 64");
         check(|s| s.task.devices = vec![gpu(1, 500), gpu(2, 1000)], "", "");
-        check(|s| s.task.devices = vec![gpu(0, 500)], "task.devices.count", "1 to 64");
-        check(|s| s.task.devices = vec![gpu(1, 0)], "task.devices.milli", "1 to 1000");
-        check(|s| s.task.devices = vec![gpu(1, 1001)], "task.devices.milli", "1 to 1000");
-        check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices.milli", "1000 when more");
+        check(|s| s.task.devices = vec![gpu(0, 500)], "task.devices[0].count", "1 to 64");
+        check(|s| s.task.devices = vec![gpu(1, 0)], "task.devices[0].milli", "1 to 1000");
+        check(|s| s.task.devices = vec![gpu(1, 1001)], "task.devices[0].milli", "1 to 1000");
+        check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices[0].milli", "1000 when more");
         let mut spec = job("jfoo", 3, 200);
         spec.task.devices = vec![gpu(1, 500), gpu(1, 500)];
-        assert_result(super::check(&spec, requests_no_removed_devices), ("", ""));
-        spec.task.devices[1].kind = token(REMOVED_DEVICE);
-        assert_result(
-            super::check(&spec, requests_no_removed_devices),
-            ("task.devices.kind", "any other kind"),
-        );
         assert_result(check_job(&spec), ("", ""));
+        spec.task.devices[1].kind = token(REMOVED_DEVICE);
+        assert_result(check_job(&spec), ("task.devices[1].kind", "any other kind"));
         check(|s| s.task.named = vec![amount("a", 1), amount("b", 1)], "", "");
         let unsorted = |s: &mut JobSpec| s.task.named = vec![amount("b", 1), amount("a", 1)];
-        check(unsorted, "task.named", "names in order");
-        check(|s| s.task.named = vec![amount("a", UNBOUNDED)], "task.named.a", "at most");
+        check(unsorted, "task.named[1]", "names in order");
+        check(|s| s.task.named = vec![amount("a", UNBOUNDED)], "task.named[0].amount", "at most");
     }
 
     #[test]
     fn programs_and_texts() {
         let variable = |name: &str, value: &str| BTreeMap::from([(name.into(), value.into())]);
         check(|s| s.task.env = variable("A", "b=c"), "", "");
-        check(|s| s.task.env = variable("A=", "b"), "task.env (name)", "without =");
-        check(|s| s.task.env = variable("", "b"), "task.env (name)", "not empty");
+        check(|s| s.task.env = variable("A=", "b"), "task.env.A= (name)", "without =");
+        check(|s| s.task.env = variable("", "b"), "task.env. (name)", "not empty");
         check(|s| s.task.env = variable("A", "\0"), "task.env.A", "no zero bytes");
-        check(|s| s.task.command = vec!["a\0".into()], "task.command", "no zero bytes");
+        check(|s| s.task.command = vec!["a\0".into()], "task.command[0]", "no zero bytes");
         check(
             |s| s.task.command = vec!["x".repeat(MAX_TASK_TEXT + 1)],
-            "task (bytes of command and env)",
+            "task.command (bytes of command and env)",
             "at most 65536",
         );
         let package = |name: &str| PackageRef { name: token(name), digest: token("d"), bytes: 1 };
         check(|s| s.task.packages = vec![package("a"), package("b")], "", "");
         check(
             |s| s.task.packages = vec![package("a"), package("a")],
-            "task.packages.name",
+            "task.packages[1].name",
             "each package once",
         );
         check(|s| s.task.notice = Span(u64::MAX), "task.notice", "at most");
@@ -702,7 +684,8 @@ mod tests {
         let file = |path: &str| BTreeMap::from([(path.into(), "text".into())]);
         check(|s| s.task.files = file("conf/app.toml"), "", "");
         for path in ["", "/etc/passwd", "../up", "a/../b", "a//b", "a/./b", "a\0"] {
-            check(|s| s.task.files = file(path), "task.files (path)", "relative");
+            let field = format!("task.files.{path} (path)");
+            check(|s| s.task.files = file(path), &field, "relative");
         }
         let logs = |file_bytes, files, rate| Some(LogLimits { file_bytes, files, rate });
         check(|s| s.task.logs = logs(4096, 1, 1), "", "");
@@ -729,25 +712,22 @@ mod tests {
             |source: &str| Volume { source: source.into(), target: "/data".into(), writable: true };
         check(|s| s.task.isolation.volumes = vec![volume("/srv/data")], "", "");
         for path in ["srv", "/", "/srv/../etc", "/srv//x"] {
-            let field = "task.isolation.volumes.1.source";
+            let field = "task.isolation.volumes[1].source";
             let both = || vec![volume("/srv"), volume(path)];
             check(|s| s.task.isolation.volumes = both(), field, "absolute");
         }
         let mut spec = job("jfoo", 3, 200);
         spec.task.isolation.volumes = vec![volume("/srv"), volume("/opt")];
-        let field = "task.isolation.volumes.1.target";
-        assert_result(super::check(&spec, volume_targets_are_valid), (field, "each target once"));
+        let field = "task.isolation.volumes[1].target";
+        assert_result(check_job(&spec), (field, "each target once"));
         spec.task.isolation.volumes[1].target = "/dev/shm".into();
-        assert_result(
-            super::check(&spec, volume_targets_are_valid),
-            (field, "outside /proc, /sys and /dev"),
-        );
+        assert_result(check_job(&spec), (field, "outside /proc, /sys and /dev"));
         spec.task.isolation.volumes[1].target = "/models".into();
-        assert_result(super::check(&spec, volume_targets_are_valid), ("", ""));
+        assert_result(check_job(&spec), ("", ""));
         let secret =
             |name: &str, value: &str| BTreeMap::from([(token(name), Secret(value.to_owned()))]);
         check(|s| s.task.secrets = secret("key.pem", "x"), "", "");
-        check(|s| s.task.secrets = secret("../x", "y"), "task.secrets (name)", "letters");
+        check(|s| s.task.secrets = secret("../x", "y"), "task.secrets.../x (name)", "letters");
         check(|s| s.task.secrets = secret("key", REDACTED), "task.secrets.key", "the value itself");
     }
 
@@ -759,11 +739,11 @@ mod tests {
             strength: Strength::Hard,
         };
         check(|s| s.constraints = vec![matches("a.*")], "", "");
-        check(|s| s.constraints = vec![matches("a"), matches("(")], "constraints.1", "not valid");
+        check(|s| s.constraints = vec![matches("a"), matches("(")], "constraints[1]", "not valid");
         let spread = |limit| SpreadLimit { domain: crate::spec::Domain::Rack, limit };
         check(|s| s.spread = vec![spread(2)], "", "");
-        check(|s| s.spread = vec![spread(0)], "spread.limit", "1 or more");
-        check(|s| s.spread = vec![spread(1), spread(2)], "spread.domain", "each domain once");
+        check(|s| s.spread = vec![spread(0)], "spread[0].limit", "1 or more");
+        check(|s| s.spread = vec![spread(1), spread(2)], "spread[1].domain", "each domain once");
         let rate = |most, within| Some(DisruptionLimit { most, within });
         check(|s| s.disruptions = rate(1, Span(1)), "", "");
         check(|s| s.disruptions = rate(MAX_DISRUPTIONS, MAX_SPAN), "", "");

@@ -97,9 +97,7 @@ pub struct RunSpec {
     pub files: BTreeMap<String, String>,
     pub user: Option<Token>,
     pub logs: Option<LogLimits>,
-    #[serde(default)]
     pub isolation: Isolation,
-    #[serde(default)]
     pub secrets: BTreeMap<Token, Secret>,
 }
 

@@ -43,16 +43,6 @@ impl FieldPath {
     pub fn join(&self, inner: &FieldPath) -> FieldPath {
         FieldPath([&self.0[..], &inner.0].concat())
     }
-
-    /// The dotted text form, as in verdicts; positions too have a dot before them.
-    #[must_use]
-    pub fn dotted(&self) -> String {
-        let segment_text = |step: &PathSegment| match step {
-            PathSegment::Field(name) => name.clone(),
-            PathSegment::Index(index) => index.to_string(),
-        };
-        self.0.iter().map(segment_text).collect::<Vec<_>>().join(".")
-    }
 }
 
 impl fmt::Display for FieldPath {
@@ -116,9 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_written_for_people_and_for_verdicts() {
+    fn positions_are_in_brackets() {
         let path = FieldPath::from("constraints").index(1).field("operator");
-        assert_eq!((path.to_string(), path.dotted()).0, "constraints[1].operator");
-        assert_eq!(path.dotted(), "constraints.1.operator");
+        assert_eq!(path.to_string(), "constraints[1].operator");
     }
 }

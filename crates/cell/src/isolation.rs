@@ -143,7 +143,6 @@ const TASK_MOUNTS: [&str; 3] = ["/work", "/alloc", "/etc"];
 
 impl Isolation {
     /// Volumes whose target no task could see: their positions, and what is allowed instead.
-    /// Admission checks this for new jobs; agents check it for jobs from before admission did.
     ///
     /// One volume inside another is fine if the outer has a folder to mount it on, which is not
     /// known before a machine is chosen.

@@ -26,9 +26,6 @@ use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: the first of several
 /// reasons is reported, so that counts for each reason add up to the cell.
-// `Volume` comes right after `Constraint`, and `MachineFull` right before `Resource`, in
-// precedence; they stand here because they were added later, and the log encodes variants by
-// number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -39,6 +36,8 @@ pub enum InfeasibleReason {
     Constraint {
         position: u32,
     },
+    /// The machine does not lend the folder.
+    Volume(HostVolume),
     /// The task crashed on this machine too often.
     CrashedHere,
     /// No placed alloc of the job's alloc set is on this machine.
@@ -67,16 +66,14 @@ pub enum InfeasibleReason {
         asked: u64,
         available: u64,
     },
-    Resource(Shortfall),
-    /// The machine does not lend the folder.
-    Volume(HostVolume),
-    /// There is room, but the machine is short of CPU or disk rate: it accepts no more
-    /// non-production tasks.
-    MachineShort,
     /// The machine has the most tasks it may have, whatever they ask for.
     MachineFull {
         most: u64,
     },
+    Resource(Shortfall),
+    /// There is room, but the machine is short of CPU or disk rate: it accepts no more
+    /// non-production tasks.
+    MachineShort,
 }
 
 impl InfeasibleReason {
@@ -87,6 +84,7 @@ impl InfeasibleReason {
             InfeasibleReason::MachineDown => "machine-down",
             InfeasibleReason::MachineDraining => "machine-draining",
             InfeasibleReason::Constraint { .. } => "constraint",
+            InfeasibleReason::Volume(_) => "volume",
             InfeasibleReason::CrashedHere => "crashed-here",
             InfeasibleReason::NoAllocHere => "no-alloc-here",
             InfeasibleReason::Spread { .. } => "spread",
@@ -94,10 +92,9 @@ impl InfeasibleReason {
             InfeasibleReason::DynamicPorts { .. } => "dynamic-ports",
             InfeasibleReason::Device { .. } => "device",
             InfeasibleReason::Named { .. } => "named-resource",
-            InfeasibleReason::Resource(_) => "resource",
-            InfeasibleReason::Volume(_) => "volume",
-            InfeasibleReason::MachineShort => "machine-short",
             InfeasibleReason::MachineFull { .. } => "machine-full",
+            InfeasibleReason::Resource(_) => "resource",
+            InfeasibleReason::MachineShort => "machine-short",
         }
     }
 }
@@ -371,8 +368,8 @@ reasons! {
     MachineRemoved = "machine-removed", "the machine was removed";
     /// What it waited for has ended as required.
     DependencyMet = "dependency-met", "a job it waited for has ended";
-    /// What it waited for did not end as required, and is forgotten meanwhile.
-    DependencyFailed = "dependency-failed", "a job it needed did not succeed";
+    /// This one, for which it waited, did not end as required.
+    DependencyFailed { job: JobId } = "dependency-failed", "a job it needed did not succeed";
     /// Failed more often in a row than its policy allows.
     TooManyFailures = "too-many-failures", "its job allows no more failures";
     /// Every task has ended.
@@ -395,8 +392,6 @@ reasons! {
     NotRetried { exit: ExitClass, forgiven: u32 } = "not-retried", "not retried";
     /// The machine is short of this, and holding others back did not help.
     MachineShort(Dimension) = "machine-short", "the machine is short, and throttling did not help";
-    /// This one, for which it waited, did not end as required.
-    NeededFailed { job: JobId } = "dependency-failed", "a job it needed did not succeed";
     /// The task for which room was held no longer runs as it did.
     NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
 }

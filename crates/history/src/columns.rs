@@ -143,8 +143,8 @@ impl Decoded {
 /// panic would end the master; here it becomes an error like any other.
 pub(crate) struct ParquetReader {
     file: SerializedFileReader<File>,
-    /// Position in the file of each column of the table; a file of an older build may lack some of
-    /// the optional ones.
+    /// Position in the file of each column of the table. Files are kept for longer than a release:
+    /// one may lack optional columns that the next release adds.
     column_positions: Vec<Option<usize>>,
 }
 

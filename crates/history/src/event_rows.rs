@@ -182,8 +182,8 @@ fn reason_object(event: &FeedEvent) -> Option<String> {
     match (&event.event.reason, &event.related_object) {
         (Reason::Preempted { .. }, Some(task)) => Some(format!("by {task}")),
         (Reason::Preempted { by }, None) => Some(format!("by task row {}", by.0)),
-        (Reason::NeededFailed { .. }, Some(job)) => Some(job.clone()),
-        (Reason::NeededFailed { job }, None) => Some(format!("job row {}", job.0)),
+        (Reason::DependencyFailed { .. }, Some(job)) => Some(job.clone()),
+        (Reason::DependencyFailed { job }, None) => Some(format!("job row {}", job.0)),
         _ => None,
     }
 }

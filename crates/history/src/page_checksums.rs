@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: [u8; 8] = *b"CELLSUM2";
+const MAGIC: [u8; 8] = *b"CELLSUM1";
 pub(crate) const CHECKSUM_FILE: &str = "recent.sums";
 /// The checksums after a checkpoint that is under way or was interrupted.
 pub(crate) const NEXT_CHECKSUM_FILE: &str = "recent.sums.new";

@@ -301,7 +301,7 @@ fn create_view_sql(
     table: &'static Table,
     files: Vec<Archive>,
 ) -> rusqlite::Result<String> {
-    let (name, columns, from) = (table.name, table.select_list(), recent_table(table));
+    let (name, columns, from) = (table.name, table.column_list(), recent_table(table));
     let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
     if !files.is_empty() {
         register(db, TableSource { table, archives: Arc::new(files) })?;

@@ -269,17 +269,6 @@ impl Table {
         self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The same for a stored table as queries see it: rows written before packages had their
-    /// present name use another word for them, here and in archives.
-    #[must_use]
-    pub fn select_list(&self) -> String {
-        let column_sql = |column: &Column| match column.name {
-            "kind" => "CASE kind WHEN 'blob' THEN 'package' ELSE kind END AS kind",
-            name => name,
-        };
-        self.columns.iter().map(column_sql).collect::<Vec<_>>().join(", ")
-    }
-
     /// `a INTEGER NOT NULL, b TEXT`.
     #[must_use]
     pub fn column_definitions(&self) -> String {

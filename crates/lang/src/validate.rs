@@ -69,7 +69,7 @@ pub(crate) fn validate(
         Document::Cron(cron) => admit::review_cron(&cron.spec, &rules, unknown),
     };
     for rejection in rejections {
-        let message = format!("{}: {} is not valid", rejection.field, rejection.value);
+        let message = format!("{}: {} is not valid", rejection.name(), rejection.value);
         checker.add_error(&top.join(&rejection.path), message, Some(rejection.allowed.to_string()));
     }
     Some(document)

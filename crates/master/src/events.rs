@@ -413,7 +413,7 @@ fn referenced_rows(what: &EventKind) -> [Option<RowRef>; 2] {
 fn reason_row(reason: &Reason) -> Option<RowRef> {
     match reason {
         Reason::Preempted { by } => Some((*by).into()),
-        Reason::NeededFailed { job } => Some((*job).into()),
+        Reason::DependencyFailed { job } => Some((*job).into()),
         _ => None,
     }
 }

@@ -7,8 +7,8 @@ use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Version of these messages.
-pub const VERSION: u32 = 2;
+/// Version of these messages, which a shim names in its [`Status`].
+pub const VERSION: u32 = 1;
 
 /// File names in an attempt's folder.
 pub const LAUNCH: &str = "launch";
@@ -32,26 +32,19 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     pub directory: PathBuf,
     /// User and group to run as. Absent: those of the agent.
-    #[serde(default)]
     pub identity: Option<(u32, u32)>,
     pub logs: LogSettings,
     /// Killed at this time of the boot clock, unless the lease is renewed.
-    #[serde(default)]
     pub lease_until: Option<u64>,
     /// Killed when it has run for so many milliseconds.
-    #[serde(default)]
     pub max_run: Option<u64>,
     /// The cgroup it runs in. Absent: none.
-    #[serde(default)]
     pub group: Option<String>,
     /// The container it runs in. Absent: it is a plain process.
-    #[serde(default)]
     pub container: Option<Container>,
     /// The folder of its secrets, which is removed when it ends.
-    #[serde(default)]
     pub secrets: Option<PathBuf>,
     /// The folder of its identity, which is removed when it ends.
-    #[serde(default)]
     pub papers: Option<PathBuf>,
 }
 
@@ -85,8 +78,7 @@ pub struct ShimRecord {
     pub shim: i32,
     /// When the shim was born, in the kernel's ticks: its pid may be reused.
     pub born: u64,
-    /// The ID of the boot it was born in: pid and birth mean nothing in another. Empty: not known.
-    #[serde(default)]
+    /// The ID of the boot it was born in: pid and birth mean nothing in another.
     pub boot_id: String,
 }
 
@@ -98,7 +90,7 @@ pub enum Request {
         grace: u64,
     },
     Kill,
-    /// Kill at once, because it disturbs others or is beyond its limits. Since version 2.
+    /// Kill at once, because it disturbs others or is beyond its limits.
     Condemn {
         /// What the masters are told. Absent: that it is gone, through no fault of its own.
         class: Option<ExitClass>,
@@ -152,16 +144,13 @@ pub struct Exit {
     pub signal: Option<i32>,
     pub cause: ExitCause,
     /// Whether the kernel killed some of its processes for memory, and whose limit was hit.
-    #[serde(default)]
     pub memory: OomCause,
     /// Of a task that was told to stop: the outcome of the notice. Absent: it was not observed.
-    #[serde(default)]
     pub notice: Option<NoticeOutcome>,
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
     /// Whether the container's seccomp filter killed it, whatever signal is reported.
-    #[serde(default)]
     pub filtered: bool,
 }
 
@@ -236,16 +225,5 @@ mod tests {
             End::Failed(ExitClass::OverDiskLimit)
         );
         assert_eq!(exit(condemned(None), None, Some(9), none), End::Gone);
-    }
-
-    #[test]
-    fn what_an_older_agent_wrote_is_read() {
-        let text = r#"{"name": "u/j/0", "command": ["true"], "env": [], "directory": "/",
-            "logs": {"file_bytes": 1, "files": 1, "rate": 1}}"#;
-        let launch: Launch = serde_json::from_str(text).unwrap();
-        assert_eq!((launch.group, launch.container, launch.secrets), (None, None, None));
-        let text = r#"{"code": 3, "signal": null, "cause": "itself", "started": 1, "ended": 2}"#;
-        let exit: Exit = serde_json::from_str(text).unwrap();
-        assert_eq!(exit.outcome(), End::Failed(ExitClass::Code(3)));
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -148,17 +148,14 @@ pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 }
 
 /// Opens a file to be locked, with permissions for its owner alone: any process that can open it,
-/// if only to read it, can take the lock and keep it. One that an earlier build left open to others
-/// is closed to them.
+/// if only to read it, can take the lock and keep it.
 ///
 /// # Errors
 /// As [`open_plain`].
 pub fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE);
-    let lock = open_plain(path, &mut options)?;
-    lock.set_permissions(fs::Permissions::from_mode(LOCK_MODE))?;
-    Ok(lock)
+    open_plain(path, &mut options)
 }
 
 /// Whether [`open_plain`] found a link.
@@ -171,17 +168,13 @@ pub fn is_link(why: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn nobody_else_can_open_what_is_locked() {
         let scratch = Scratch::new();
-        let (new, old) = (scratch.path("new"), scratch.path("old"));
-        fs::write(&old, "").unwrap();
-        fs::set_permissions(&old, fs::Permissions::from_mode(0o644)).unwrap();
-        for path in [new, old] {
-            let lock = open_lock(&path).unwrap();
-            assert_eq!(lock.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
-        }
+        let lock = open_lock(&scratch.path("lock")).unwrap();
+        assert_eq!(lock.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
     }
 
     #[test]

@@ -28,12 +28,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::log::{EntrySlot, RecordLocation};
-use crate::raft::{EntryPayload, LogId, Membership, NodeId, Vote, next_index};
+use crate::raft::{EntryPayload, LogId, Membership, NodeId, next_index};
 use crate::record::{
     DIR, DecodedRecord, HardState, Owner, RECORD_HEADER_LEN, Record, RecordKind, RecordPosition,
     SEGMENT_HEADER_LEN, SegmentHeader, UNKNOWN_KIND, VERSION, segment_path, sequence_of,
 };
-use crate::rpc_validation::{MAX_TERM_LEAP, max_term};
 
 /// What was cut off the end of the log when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +249,6 @@ impl Recovered {
         if next_index(self.hard_state.committed.as_ref()) > self.next_index {
             self.hard_state.committed = last;
         }
-        self.repair_vote();
         Ok(())
     }
 
@@ -262,19 +260,6 @@ impl Recovered {
         {
             vote.committed = false;
         }
-    }
-
-    /// A vote in a term that cannot be increased any further was accepted from an unauthenticated
-    /// sender by a build without the check. The term that replaces it is higher than any in which
-    /// this replica can have voted for a member, so that it votes twice in none, and the others can
-    /// reach it.
-    fn repair_vote(&mut self) {
-        let newest = self.last().map_or(0, |id| id.leader_id.term);
-        let is_out_of_reach = |vote: &&Vote| vote.leader_id.term > max_term(newest);
-        let Some(found) = self.hard_state.vote.as_ref().filter(is_out_of_reach) else { return };
-        let term = newest + MAX_TERM_LEAP / 2;
-        tracing::error!(%found, term, "the recorded vote is of a term that no cell has reached");
-        self.hard_state.vote = Some(Vote::new(term, 0));
     }
 
     pub(crate) fn last(&self) -> Option<LogId> {

@@ -30,8 +30,7 @@ use crate::shim::protocol::{Container, Launch};
 use crate::state_dir::Folders;
 use cellwright_cell::admit::MIN_CONTAINER_RAM;
 use cellwright_cell::isolation::{
-    ETC_LOOKUP_PATHS, Isolation, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS,
-    Volume,
+    ETC_LOOKUP_PATHS, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS, Volume,
 };
 use cellwright_isolate::container::{
     Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, HostVolumeMount, Network, PinnedHostPath,
@@ -169,7 +168,6 @@ impl ContainerDriver {
     }
 
     fn host_volumes(&self, start: &StartContext<'_>) -> Result<Vec<HostVolumeMount>, DriverError> {
-        check_targets(&start.work.isolation)?;
         let open = |volume: &Volume| {
             let folder = self.open_host_volume(&volume.source, volume.writable)?;
             let (target, writable) = (volume.target.clone().into(), volume.writable);
@@ -212,17 +210,6 @@ impl ContainerDriver {
 /// A host volume with its real path.
 fn canonical_volume(volume: &HostVolume) -> Option<HostVolume> {
     Some(HostVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
-}
-
-/// A job that was admitted before the targets of volumes were validated may name any.
-fn check_targets(isolation: &Isolation) -> Result<(), DriverError> {
-    let Some((position, flaw)) = isolation.invalid_volume_targets().next() else { return Ok(()) };
-    let target = isolation.volumes.get(position).map(|volume| volume.target.clone());
-    Err(DriverError::Cannot {
-        field: "task.isolation.volumes.target",
-        value: target.unwrap_or_default(),
-        allowed: flaw.to_string(),
-    })
 }
 
 /// Adds the granted devices; writes the file that lists their paths inside.
@@ -391,25 +378,20 @@ fn check_min_ram(start: &StartContext<'_>) -> Result<(), DriverError> {
 mod tests {
     use super::*;
     use crate::state_dir::scratch::Scratch as Folder;
+    use cellwright_cell::isolation::Isolation;
 
     #[test]
     fn what_is_borrowed_covers_nothing_that_a_task_has() {
-        let check = |targets: &[&str]| {
-            let volume = |target: &&str| Volume {
-                source: "/srv".into(),
-                target: (*target).into(),
-                writable: false,
-            };
-            let volumes = targets.iter().map(volume).collect();
-            check_targets(&Isolation { volumes, ..Isolation::default() })
+        let is_admitted = |target: &str| {
+            let volume = Volume { source: "/srv".into(), target: target.into(), writable: false };
+            let isolation = Isolation { volumes: vec![volume], ..Isolation::default() };
+            isolation.invalid_volume_targets().next().is_none()
         };
-        assert!(check(&["/data", "/alloc/data"]).is_ok());
-        let error = check(&["/data", "/work"]).unwrap_err().to_string();
-        assert!(error.contains("task.isolation.volumes.target: /work"), "{error}");
-        // Every path that is bound from the machine has a mount restriction.
+        assert!(is_admitted("/alloc/data") && !is_admitted("/work"));
+        // Admission knows every path that is bound from the machine.
         for bind in host_program_binds() {
-            let target = bind.target.to_str().unwrap().to_owned();
-            assert!(check(&[&target]).is_err(), "{target}");
+            let target = bind.target.to_str().unwrap();
+            assert!(!is_admitted(target), "{target}");
         }
     }
 

@@ -39,7 +39,6 @@ pub struct ExecSpec {
     pub within: Option<ContainerExec>,
     /// The lookup of the program before anything is started. Absent: it was not requested, or
     /// cannot be done.
-    #[serde(default)]
     pub sought: Option<ProgramLookup>,
 }
 

@@ -200,11 +200,11 @@ pub fn write_secrets(
 fn create_secrets_root(folder: &Path) -> std::io::Result<()> {
     for _ in 0..MAX_MKDIR_ATTEMPTS {
         match fs::DirBuilder::new().mode(0o711).create(folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            made => return made,
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
         if is_owned_by_agent(folder) {
-            // An earlier build may have created it with a narrower mode.
+            // Made just now or by the agent before this one: its umask may have narrowed the mode.
             return fs::set_permissions(folder, fs::Permissions::from_mode(0o711));
         }
         // A random path cannot be taken already.

@@ -97,15 +97,7 @@ impl Agent {
     pub(super) fn on_finding(&mut self, attempt: Attempt, finding: Finding) {
         let Some(local) = self.locals.get_mut(&attempt) else { return };
         match finding {
-            Finding::Condemned { class, why } => {
-                // Shims of the first version take no reasons.
-                let knows_condemn = local.status.as_ref().is_some_and(|status| status.version >= 2);
-                local.send(if knows_condemn {
-                    Request::Condemn { class, why }
-                } else {
-                    Request::Kill
-                });
-            }
+            Finding::Condemned { class, why } => local.send(Request::Condemn { class, why }),
             Finding::UnassignedPorts(ports) => {
                 let task = self.core.attempt(attempt).map(|entry| entry.order.name.as_str());
                 tracing::warn!(task, ?ports, "listens where it was not told to");

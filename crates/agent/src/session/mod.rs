@@ -54,7 +54,6 @@ pub struct SessionRequest {
     pub entry: ExecSpec,
     pub terminal: Option<TerminalSize>,
     /// Output is discarded: only the exit matters.
-    #[serde(default)]
     pub quiet: bool,
 }
 

@@ -29,7 +29,6 @@ pub struct ProgramLookup {
     /// A process whose root is the task's. Absent: the machine's own root.
     pub root_of: Option<u32>,
     /// The cgroup that this process is in: its pid may be reused.
-    #[serde(default)]
     pub group: Option<String>,
 }
 

@@ -28,7 +28,6 @@ pub struct Applied {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<u32>,
     /// Of a dry run: every field that differs; empty for a new job.
-    #[serde(default)]
     pub changes: Vec<FieldDiff>,
     /// Of a dry run: the strongest class of the changes; absent for a new job and for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

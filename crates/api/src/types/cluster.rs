@@ -39,7 +39,6 @@ pub struct ClusterStatus {
     pub tasks: TaskCounts,
     pub users: u32,
     /// The drivers with which the machines run tasks.
-    #[serde(default)]
     pub drivers: Vec<DriverView>,
     /// Time of the last change; milliseconds since the Unix epoch.
     pub now: Time,
@@ -90,13 +89,10 @@ pub struct MasterStatus {
     pub level: u32,
     /// Milliseconds for which the replica has known no leader, or for which the leader has heard
     /// from no majority; absent while all is well.
-    #[serde(default)]
     pub leaderless_ms: Option<u64>,
     /// What is damaged or missing on the disk of the replica, one text each.
-    #[serde(default)]
     pub damage: Vec<String>,
     /// Replicas that requested to join and are not confirmed yet.
-    #[serde(default)]
     pub waiting: Vec<WaitingReplica>,
 }
 
@@ -123,10 +119,8 @@ pub struct WaitingReplica {
 pub struct CheckpointView {
     pub name: String,
     /// The replica that has it.
-    #[serde(default)]
     pub replica: String,
     /// Where it is on that replica's machine.
-    #[serde(default)]
     pub path: String,
     pub index: u64,
     pub term: u64,
@@ -149,22 +143,13 @@ pub struct BlobView {
     pub by: Option<Name>,
     /// Whether the replica that answers has the bytes. A replica without them serves them all the
     /// same as long as another has them.
-    #[serde(default = "held")]
     pub held: bool,
     /// Names that jobs give it, including jobs that have ended and are still retained. Content
     /// itself has no name.
-    #[serde(default)]
     pub names: Vec<String>,
     /// Jobs that have not ended and periodic jobs that name it, and so keep it: `user/job` of the
     /// first ten.
-    #[serde(default)]
     pub used_by: Vec<String>,
     /// How many such jobs there are in all.
-    #[serde(default)]
     pub uses: u32,
-}
-
-/// Masters that do not send this field yet have the content they list.
-fn held() -> bool {
-    true
 }

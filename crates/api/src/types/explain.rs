@@ -158,15 +158,12 @@ pub struct ExplanationView {
     /// All events after this log index were examined for the history.
     pub history_from: Option<u64>,
     /// What keeps it waiting whatever resources the machines have.
-    #[serde(default)]
     pub obstacles: Vec<ObstacleView>,
     /// When it will start; only for a task that waits for a machine. For a job: of the largest
     /// group of such tasks.
-    #[serde(default)]
     pub eta: Option<EtaView>,
     /// The nearest smaller request that fits on many machines; absent when it fits as it is, or
     /// nothing helps.
-    #[serde(default)]
     pub easier: Option<EasierView>,
 }
 

@@ -38,13 +38,11 @@ pub struct JobView {
     pub spec: JobSpec,
     /// The spec is redacted: what the tasks run (command, environment, files, packages, probes,
     /// names of secrets) is for the owner and for users with read_specs or administrate_jobs.
-    #[serde(default)]
     pub redacted: bool,
     /// A rolling update from one version to another that is not closed yet.
     pub update: Option<Update>,
     /// Every task runs the version that the update leads to, and it is not being rolled back. It is
     /// closed when the job's file is applied again: `cell run`.
-    #[serde(default)]
     pub update_complete: bool,
     pub tasks: TaskCounts,
     /// The jobs it starts after, those that have not ended.
@@ -64,7 +62,6 @@ pub struct JobRow {
     /// A rolling update from one version to another is not closed yet.
     pub updating: bool,
     /// Every task runs the new version already, and the update is not being rolled back.
-    #[serde(default)]
     pub update_complete: bool,
     pub priority: Priority,
     pub labels: Labels,
@@ -104,7 +101,6 @@ pub struct TaskView {
     /// It runs and, where it has a health check, has passed it and does not fail it now.
     pub healthy: bool,
     /// Its health check status; absent where it has no check, or is on no machine.
-    #[serde(default)]
     pub health: Option<TaskHealth>,
     /// Number of placements so far.
     pub attempt: u32,
@@ -120,7 +116,6 @@ pub struct TaskView {
     pub limits: Resources,
     pub reservation: Resources,
     /// Its recent usage. Absent while it does not run, or where none was reported.
-    #[serde(default)]
     pub used: Option<Resources>,
     /// Static ports first, in the order of the spec, then the chosen ones.
     pub ports: Vec<u16>,
@@ -133,11 +128,9 @@ pub struct TaskView {
     pub changed_at: Time,
     pub crashed_on: Vec<CrashView>,
     /// How the last attempt ended, or why it was told to end.
-    #[serde(default)]
     pub last_end: Option<EndView>,
     /// Of a task that never ran: the job, as `user/job`, that it depended on and that did not
     /// succeed.
-    #[serde(default)]
     pub needed: Option<String>,
 }
 
@@ -155,7 +148,6 @@ pub struct EndView {
     pub text: String,
     /// Of an attempt that was told to end and has ended: the outcome of its advance notice, where
     /// that was observed.
-    #[serde(default)]
     pub notice: Option<NoticeOutcome>,
 }
 

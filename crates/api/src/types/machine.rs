@@ -37,7 +37,6 @@ pub struct MachineView {
     /// Limits of all tasks.
     pub limits: Resources,
     /// Recent usage of its tasks. Absent where none was reported.
-    #[serde(default)]
     pub used: Option<Resources>,
     /// What non-production work could still get.
     pub available: Resources,
@@ -54,21 +53,16 @@ pub struct MachineView {
     pub retained_bytes: u64,
     /// Of a machine that drains: jobs whose tasks have to stay for now, because the job's
     /// disruption limit or its limit of tasks down at once is reached.
-    #[serde(default)]
     pub drain_waits: Vec<DrainWaitView>,
     /// What it lacks although its agent throttles every task that it may; while there is something,
     /// the machine takes only production tasks.
-    #[serde(default)]
     pub shortages: Vec<ShortageView>,
     /// By how many milliseconds its clock is ahead of the cell's. Absent where it is unknown: only
     /// the leader measures it.
-    #[serde(default)]
     pub clock_ahead_ms: Option<i64>,
     /// When it came up, or went down.
-    #[serde(default)]
     pub since: Time,
     /// Why its agent is not heard, or is rejected. Absent where all is well.
-    #[serde(default)]
     pub trouble: Option<TroubleView>,
 }
 
@@ -96,12 +90,11 @@ pub struct TroubleView {
 
 /// A limit that a job sets on its disruption.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum DrainLimit {
     /// Disruptions in a period of time.
-    #[default]
     Disruptions,
     /// Tasks that may be down at once.
     MaxDown,
@@ -118,10 +111,8 @@ pub struct DrainWaitView {
     /// `max_down`, and where an alloc contains more of them than may ever be evicted at once; those
     /// move one by one, as other allocs of the set have room.
     pub next: Option<Time>,
-    #[serde(default)]
     pub limit: DrainLimit,
     /// With `max_down`: tasks of the job that are down now, on any machine.
-    #[serde(default)]
     pub down: u32,
 }
 

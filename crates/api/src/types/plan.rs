@@ -123,7 +123,6 @@ pub struct JobPlan {
     pub submitted_at: Option<Time>,
     /// Version to which an update rolled that is complete and still open: applying the job closes
     /// it first.
-    #[serde(default)]
     pub closes_update: Option<u32>,
     /// The error with which the cell would reject it.
     pub refused: Option<ApiError>,

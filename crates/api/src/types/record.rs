@@ -36,7 +36,6 @@ pub struct EventPage {
     /// Log index of the oldest event still kept.
     pub oldest: Option<u64>,
     /// Events between `after` and the first of these are missing on the replica that answers.
-    #[serde(default)]
     pub gap: bool,
     /// The log index of this snapshot.
     pub index: u64,

@@ -68,7 +68,6 @@ pub struct CronView {
     pub spec: CronSpec,
     /// The spec is redacted: what the runs do is for the owner and for users with read_specs or
     /// administrate_jobs.
-    #[serde(default)]
     pub redacted: bool,
     /// Latest slot handled; milliseconds since the Unix epoch.
     pub last_slot: Time,

@@ -10,8 +10,7 @@ use crate::spec::JobSpec;
 /// Digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// A rule for authors of jobs, not for the log, like [`super::has_memory_to_start`]: older jobs,
-/// and the logs that made them, stay valid.
+/// A rule for authors of jobs, not for the log, like [`super::has_memory_to_start`].
 pub fn package_digests_are_valid(spec: &JobSpec, review: &mut Review) {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     for (at, package) in spec.task.packages.iter().enumerate() {

@@ -7,8 +7,7 @@ use crate::field::FieldPath;
 use crate::reason::Allowed;
 use crate::spec::{JobKind, JobSpec};
 
-/// A rule for authors of jobs, not for the log, like [`super::has_memory_to_start`]: older jobs,
-/// and the logs that made them, stay valid.
+/// A rule for authors of jobs, not for the log, like [`super::has_memory_to_start`].
 pub fn has_command(spec: &JobSpec, review: &mut Review) {
     if spec.kind == JobKind::AllocSet || !review.are_known(["kind"]) {
         return;

@@ -14,8 +14,8 @@ const MAX_ERRORS: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     pub path: FieldPath,
-    /// What verdicts call it: mostly the path.
-    pub field: FieldName,
+    /// What of the field is meant, where that is not its value.
+    pub quality: Option<Quality>,
     pub value: Given,
     pub allowed: Allowed,
 }
@@ -32,27 +32,25 @@ pub(crate) fn bad(
 
 /// The same of what is not quoted as it was sent.
 pub(crate) fn wrong(path: impl Into<FieldPath>, value: Given, allowed: Allowed) -> FieldError {
-    let path = path.into();
-    FieldError { field: path.dotted().into(), path, value, allowed }
+    FieldError { path: path.into(), quality: None, value, allowed }
 }
 
 impl FieldError {
-    /// For a field that was named differently before there were paths.
-    pub(super) fn with_name(self, field: impl Into<FieldName>) -> FieldError {
-        FieldError { field: field.into(), ..self }
+    /// For a property of the field, such as its length.
+    pub(super) fn with_quality(self, quality: Quality) -> FieldError {
+        FieldError { quality: Some(quality), ..self }
     }
 
-    /// For a property of the field, such as its length.
-    pub(super) fn with_quality(mut self, quality: Quality) -> FieldError {
-        self.field.quality = Some(quality);
-        self
+    /// What verdicts call it.
+    #[must_use]
+    pub fn name(&self) -> FieldName {
+        FieldName { path: self.path.to_string(), quality: self.quality }
     }
 }
 
 impl From<FieldError> for Rejection {
     fn from(rejection: FieldError) -> Rejection {
-        let FieldError { field, value, allowed, .. } = rejection;
-        Rejection::bad_field(field, value, allowed)
+        Rejection::bad_field(rejection.name(), rejection.value, rejection.allowed)
     }
 }
 

@@ -48,9 +48,7 @@ fn static_ports(list: &[u16], review: &mut Review) {
     }
     let mut seen = BTreeSet::new();
     for (position, port) in list.iter().enumerate() {
-        let bad = |allowed: Allowed| {
-            bad(FieldPath::from(field).index(position), port, allowed).with_name(field)
-        };
+        let bad = |allowed: Allowed| bad(FieldPath::from(field).index(position), port, allowed);
         review.ensure(*port > 0, || bad(Allowed::range(1u64, u16::MAX)));
         review.ensure(seen.insert(port), || bad(Allowed::EachOnce(Listed::Port)));
     }
@@ -59,7 +57,7 @@ fn static_ports(list: &[u16], review: &mut Review) {
 fn device(position: usize, request: &DeviceRequest, review: &mut Review) {
     let bad = |field: &str, value: Given, allowed: Allowed| {
         let path = FieldPath::from("task.devices").index(position).field(field);
-        wrong(path, value, allowed).with_name(format!("task.devices.{field}"))
+        wrong(path, value, allowed)
     };
     let (count, milli, models) = (request.count, request.milli, &request.models);
     review.ensure(models.len() <= MAX_LIST, || {
@@ -90,11 +88,9 @@ fn packages(packages: &[PackageRef], review: &mut Review) {
         let PackageRef { name, bytes, .. } = package;
         review.ensure(names.insert(name), || {
             bad(path.field("name"), name, Allowed::EachOnce(Listed::Package))
-                .with_name("task.packages.name")
         });
         review.ensure(*bytes <= MAX_QUANTITY, || {
             bad(path.field("bytes"), bytes, Allowed::AtMost(MAX_QUANTITY))
-                .with_name(format!("task.packages.{name}.bytes"))
         });
     }
 }
@@ -106,7 +102,7 @@ pub(super) fn command(path: impl Into<FieldPath> + Clone, words: &[String], revi
     for (position, word) in words.iter().enumerate().filter(|(_, word)| word.contains('\0')) {
         let path: FieldPath = path.clone().into();
         let rejection = bad(path.index(position), format!("{word:?}"), Allowed::NoZeroBytes);
-        review.reject(rejection.with_name(path.dotted()));
+        review.reject(rejection);
     }
 }
 
@@ -121,9 +117,7 @@ pub(super) fn environment(
     }
     for (key, value) in env {
         review.ensure(!key.is_empty() && !key.contains(['=', '\0']), || {
-            let path = to_path();
-            bad(path.field(key), format!("{key:?}"), Allowed::VariableName)
-                .with_name(path.dotted())
+            bad(to_path().field(key), format!("{key:?}"), Allowed::VariableName)
                 .with_quality(Quality::Name)
         });
         review.ensure(!value.contains('\0'), || {
@@ -143,7 +137,6 @@ pub(super) fn command_and_env(
     review.ensure(bytes <= MAX_TASK_TEXT, || {
         let path: FieldPath = path.into();
         bad(path.field("command"), bytes, Allowed::AtMost(MAX_TASK_TEXT as u64))
-            .with_name(path.dotted())
             .with_quality(Quality::ProgramBytes)
     });
 }
@@ -159,9 +152,7 @@ fn files(files: &BTreeMap<String, String>, review: &mut Review) {
         let part = |part: &str| !part.is_empty() && part != "." && part != "..";
         review.ensure(path.split('/').all(part) && !path.contains('\0'), || {
             let at = FieldPath::from("task.files").field(path);
-            bad(at, format!("{path:?}"), Allowed::RelativePath)
-                .with_name("task.files")
-                .with_quality(Quality::Path)
+            bad(at, format!("{path:?}"), Allowed::RelativePath).with_quality(Quality::Path)
         });
     }
 }
@@ -211,9 +202,7 @@ fn secrets(secrets: &BTreeMap<Token, Secret>, review: &mut Review) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = name.as_str().bytes().all(plain) && !name.as_str().starts_with('.');
         review.ensure(fits, || {
-            bad(path.clone(), name, Allowed::SecretName)
-                .with_name("task.secrets")
-                .with_quality(Quality::Name)
+            bad(path.clone(), name, Allowed::SecretName).with_quality(Quality::Name)
         });
         review.ensure(value.0 != REDACTED, || bad(path.clone(), REDACTED, Allowed::SecretItself));
     }

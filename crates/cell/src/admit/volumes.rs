@@ -11,9 +11,8 @@ fn volume_path(position: usize, field: &str) -> FieldPath {
     FieldPath::from("task.isolation.volumes").index(position).field(field)
 }
 
-/// A rule for new jobs only, unlike [`super::well_formed`]: for an older job the machine makes the
-/// same check when it starts a task.
-pub fn volume_targets_are_valid(spec: &JobSpec, review: &mut Review) {
+/// No target hides what every task has, or is hidden itself.
+pub(super) fn targets(spec: &JobSpec, review: &mut Review) {
     let isolation = &spec.task.isolation;
     for (position, flaw) in isolation.invalid_volume_targets() {
         let target = isolation.volumes.get(position).map(|volume| volume.target.as_str());

@@ -8,6 +8,7 @@ use super::Context;
 use crate::admit;
 use crate::command::{Done, Verdict};
 use crate::event::{EventKind, JobChange};
+use crate::field::FieldPath;
 use crate::id::{JobId, UserId};
 use crate::job::{Job, JobOutcome, JobState};
 use crate::name::{JobKey, Name};
@@ -99,15 +100,7 @@ impl Context<'_> {
         if !spec.reclaimable && old.is_none_or(|old| old.reclaimable) {
             self.require(Capability::DisableReclamation)?;
         }
-        self.check_rules_for_new_specs(spec)
-    }
-
-    /// Rules that older jobs need not satisfy.
-    pub(crate) fn check_rules_for_new_specs(&self, spec: &JobSpec) -> Result<(), Rejection> {
-        // Otherwise batch jobs of any user could shorten everybody's notice.
-        admit::check(spec, admit::may_limit_notice)?;
-        admit::check(spec, admit::requests_no_removed_devices)?;
-        admit::check(spec, admit::volume_targets_are_valid)
+        Ok(())
     }
 
     /// Tasks in an alloc set use resources that the set's owner pays for.
@@ -168,10 +161,11 @@ impl Context<'_> {
         spec: &JobSpec,
     ) -> Result<BTreeMap<JobId, Option<JobOutcome>>, Rejection> {
         let mut found = BTreeMap::new();
-        for after in &spec.after {
+        for (position, after) in spec.after.iter().enumerate() {
             if after.job == *key {
+                let field = FieldPath::from("after").index(position).field("job");
                 let value = Given::text(key);
-                return Err(Rejection::bad_field("after.job", value, Allowed::AnotherJob));
+                return Err(Rejection::bad_field(field.to_string(), value, Allowed::AnotherJob));
             }
             let id = self.state.job_named(&after.job);
             let row = id.and_then(|id| Some((id, self.state.jobs.get(id)?)));
@@ -341,7 +335,7 @@ mod tests {
         spec.task.devices = vec![DeviceRequest { kind, models, count: 1, milli: 1000 }];
         let message = cell.rejection_text(submit(spec));
         assert!(
-            message.contains("task.devices.kind") && message.contains(REMOVED_DEVICE),
+            message.contains("task.devices[0].kind") && message.contains(REMOVED_DEVICE),
             "{message}"
         );
     }
@@ -354,7 +348,7 @@ mod tests {
         spec.task.isolation.volumes = vec![Volume { source, target, writable: false }];
         let message = cell.rejection_text(submit(spec));
         assert!(
-            message.contains("task.isolation.volumes.0.target: value \"/proc/sys\""),
+            message.contains("task.isolation.volumes[0].target: value \"/proc/sys\""),
             "{message}"
         );
     }
@@ -414,7 +408,7 @@ mod tests {
         check_submit(with(1, 100, |s| s.after = after("ubar/nowhere")), nowhere);
         check_submit(
             with(1, 100, |s| s.after = after("ubar/jnew")),
-            "refused: field after.job: value ubar/jnew is not valid; allowed: another job",
+            "refused: field after[0].job: value ubar/jnew is not valid; allowed: another job",
         );
         check_submit(job("jfoo", 3, 100), "nothing to do");
         let other = "refused: job ubar/jfoo with another spec exists already";

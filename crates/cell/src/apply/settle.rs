@@ -119,7 +119,7 @@ impl Context<'_> {
             JobOutcome::DependencyFailed => {
                 let needed =
                     self.state.jobs.get(id).and_then(|job| self.state.failed_dependency(job));
-                needed.map_or(Reason::DependencyFailed, |job| Reason::NeededFailed { job })
+                needed.map_or(Reason::AllTasksEnded, |job| Reason::DependencyFailed { job })
             }
             _ => Reason::AllTasksEnded,
         };
@@ -169,7 +169,7 @@ impl Context<'_> {
         if strict && outcome != JobOutcome::Succeeded {
             self.state.edit_job(id, |job| job.waits_for.clear());
             for task in self.deferred_tasks(&job) {
-                let why = Reason::NeededFailed { job: on };
+                let why = Reason::DependencyFailed { job: on };
                 self.mark_dead(task, TaskOutcome::DependencyFailed, TaskChange::NeverRan, why);
             }
             return;

@@ -54,7 +54,7 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::MachineShort(dimension) => {
             format!("the machine is short of {dimension}, and throttling did not help")
         }
-        Reason::NeededFailed { job } => {
+        Reason::DependencyFailed { job } => {
             format!("{} ({})", reason.words(), job_name(state, *job))
         }
         plain => plain.words().into(),

@@ -409,7 +409,7 @@ mod tests {
             "task": { "limits": limits, "command": ["true"], "notice": 10_000 },
         });
         let cron = json!({
-            "user": "dev", "name": "tick", "version": 1, "last_job": null,
+            "user": "dev", "name": "tick", "version": 1, "redacted": false, "last_job": null,
             "spec": { "name": "tick", "schedule": "0 3 * * *", "job": job },
             "last_slot": 1_794_829_439_000_u64, "next_slot": 1_794_829_440_000_u64,
         });

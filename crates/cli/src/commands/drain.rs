@@ -128,9 +128,10 @@ mod tests {
             "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
             "reserved": some, "prod_limits": some, "limits": some, "available": some,
             "available_prod": some, "tasks": 3, "leaving": 1, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0, "drain_waits": [
-                { "job": { "user": "ann", "job": "web" }, "tasks": 2, "next": 60_000 },
-            ],
+            "packages": 0, "retained_bytes": 0, "shortages": [], "since": 0, "drain_waits": [{
+                "job": { "user": "ann", "job": "web" }, "tasks": 2, "next": 60_000,
+                "limit": "disruptions", "down": 0,
+            }],
         }))
         .unwrap();
         assert_eq!(

@@ -381,7 +381,7 @@ mod tests {
             "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
             "reserved": some, "prod_limits": some, "limits": some, "available": some,
             "available_prod": some, "tasks": 2, "leaving": 0, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0,
+            "packages": 0, "retained_bytes": 0, "drain_waits": [], "shortages": [], "since": 0,
         }))
         .unwrap()
     }

@@ -267,7 +267,8 @@ mod tests {
         });
         let mut job = json!({
             "user": "dev", "name": "web", "state": "active", "version": 2, "spec": spec,
-            "update": null, "tasks": tasks, "waits_for": [], "submitted_at": 0, "ended_at": null,
+            "redacted": false, "update": null, "update_complete": false, "tasks": tasks,
+            "waits_for": [], "submitted_at": 0, "ended_at": null,
         });
         let read =
             |job: &serde_json::Value| -> JobView { serde_json::from_value(job.clone()).unwrap() };

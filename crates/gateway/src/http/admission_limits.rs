@@ -1,9 +1,9 @@
 //! Admission limits: what is kept out of the log though it would be valid in it. The log has rules
 //! of its own, which are the same everywhere and for ever; these are not rules of `apply`. Some are
 //! an operator's choice and may differ between replicas while a new configuration is rolled out:
-//! they stop typing errors (a count with three zeros too many). Others were added after existing
-//! logs that violate them: a spec that runs no program, or a package that cannot exist, is rejected
-//! whoever submits it, and older jobs stay.
+//! they stop typing errors (a count with three zeros too many). Others are about what only machines
+//! can tell: the cell itself works as well with a spec that runs no program, or with a package that
+//! cannot exist, but whoever submits one is told.
 
 use super::Api;
 use cellwright_api::error::{ApiError, Code};

@@ -246,7 +246,7 @@ async fn a_package_whose_digest_nothing_can_have_is_refused() {
     for (target, body, before) in cases {
         let got = cell.ask(target, body).await;
         assert_eq!(got.status, 400, "{target}: {}", got.text);
-        assert_eq!(got.body["details"]["field"], format!("{before}task.packages.0.digest"));
+        assert_eq!(got.body["details"]["field"], format!("{before}task.packages[0].digest"));
         let message = got.body["message"].as_str().unwrap();
         assert!(message.contains("64 digits 0-9 and a-f"), "{message}");
     }

@@ -57,8 +57,8 @@ pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
 pub fn use_hierarchy(group: &Path) -> Result<(), Error> {
     let path = group.join("memory.use_hierarchy");
     if read_if_there(&path)?.is_some_and(|text| text.trim() == "0") {
-        // Refused while there are others inside: then it was created by another program, or by an
-        // earlier build, and stays as it is.
+        // Refused while there are others inside: then another program created it, and it stays as
+        // it is.
         let _ = write(&path, "1");
     }
     Ok(())

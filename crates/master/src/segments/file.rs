@@ -8,7 +8,7 @@ use cellwright_store::frame::{self, FilePosition, Frame, HEADER_LEN, TRAILER_LEN
 use std::io;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const MAGIC: [u8; 8] = *b"CELLREC2";
+const MAGIC: [u8; 8] = *b"CELLREC1";
 /// Magic 8, after 8, gap 1, checksum 8.
 pub(super) const SEGMENT_HEADER_LEN: usize = 25;
 /// What the checksum of a header covers.

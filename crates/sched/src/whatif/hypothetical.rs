@@ -50,9 +50,6 @@ impl HypotheticalJob {
     ) -> Result<HypotheticalJob, Rejection> {
         if let WhatifJob::New { spec, .. } = whatif_job {
             admit::check_job(spec)?;
-            admit::check(spec, admit::may_limit_notice)?;
-            admit::check(spec, admit::requests_no_removed_devices)?;
-            admit::check(spec, admit::volume_targets_are_valid)?;
         }
         let mut snapshot = snapshot.clone();
         // Other pending tasks could not be placed before, and must not use up this pass.

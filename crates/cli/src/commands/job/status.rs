@@ -115,7 +115,8 @@ mod tests {
     fn job(name: &str, submitted: u64, ended: Option<u64>) -> JobView {
         let state = if ended.is_some() { json!({"dead": "succeeded"}) } else { json!("active") };
         serde_json::from_value(json!({
-            "user": "dev", "name": name, "state": state, "version": 1, "update": null,
+            "user": "dev", "name": name, "state": state, "version": 1, "redacted": false,
+            "update": null, "update_complete": false,
             "spec": { "name": name, "priority": 100, "task": {
                 "limits": { "cpu": 100, "ram": 33554432 }, "command": ["sleep"] } },
             "tasks": TaskCounts::default(),

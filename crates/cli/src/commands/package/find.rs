@@ -67,7 +67,7 @@ mod tests {
         let blob = |digest: &str, names: &[&str]| {
             let blob = json!({
                 "digest": digest.repeat(16), "bytes": 1, "created": 0, "by": null,
-                "names": names, "used_by": [], "uses": 0,
+                "held": true, "names": names, "used_by": [], "uses": 0,
             });
             serde_json::from_value::<BlobView>(blob).unwrap()
         };

@@ -47,7 +47,6 @@ pub enum Package {
     /// Make a package of a folder; the same folder gives the same digest everywhere
     Build(build::BuildArgs),
     /// Make a package of an OCI image, from a registry or from a file
-    #[command(alias = "import-oci")]
     Import(import::ImportArgs),
     /// Store a package, or a folder as one, with the masters
     Push(push::PushArgs),
@@ -300,7 +299,7 @@ mod tests {
         let listed_columns = |names: &[&str], used_by: &[&str], uses: u32| {
             let blob = json!({
                 "digest": "c2a512f6e332".repeat(5), "bytes": 4096, "created": 0, "by": null,
-                "names": names, "used_by": used_by, "uses": uses,
+                "held": true, "names": names, "used_by": used_by, "uses": uses,
             });
             let row = row(&serde_json::from_value(blob).unwrap());
             assert_eq!((row[0].as_str(), row[2].as_str()), ("c2a512f6e332", "4 KiB"));
@@ -318,7 +317,7 @@ mod tests {
     fn who_needs_a_package_is_named_with_how_to_end_them() {
         let blob = json!({
             "digest": "c2a512f6e332".repeat(5), "bytes": 1, "created": 0, "by": null,
-            "names": ["web"], "used_by": ["ann/web", "bob/tick"], "uses": 3,
+            "held": true, "names": ["web"], "used_by": ["ann/web", "bob/tick"], "uses": 3,
         });
         let crons = BTreeSet::from(["bob/tick".to_owned()]);
         let Failure::Operation { message, next } =

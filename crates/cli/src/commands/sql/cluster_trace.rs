@@ -441,10 +441,11 @@ mod tests {
             },
             "reserved": zero, "prod_limits": zero, "limits": zero, "available": zero,
             "available_prod": zero, "tasks": 0, "leaving": 0, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0,
+            "packages": 0, "retained_bytes": 0, "drain_waits": [], "shortages": [], "since": 0,
         }));
         let job = serde_json::from_value(json!({
-            "user": "ann", "name": "web", "state": "active", "version": 1, "update": null,
+            "user": "ann", "name": "web", "state": "active", "version": 1, "redacted": false,
+            "update": null, "update_complete": false,
             "spec": {
                 "name": "web", "priority": 200, "appclass": "latency_sensitive",
                 "task": {"limits": {"cpu": 1000, "ram": 1 << 30}, "command": ["web"]},

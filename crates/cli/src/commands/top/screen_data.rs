@@ -57,7 +57,6 @@ struct RawMachine {
     spec: RawSpec,
     reserved: Resources,
     limits: Resources,
-    #[serde(default)]
     used: Option<Resources>,
     tasks: u32,
 }
@@ -71,7 +70,6 @@ struct RawSpec {
 struct RawTask {
     limits: Resources,
     reservation: Resources,
-    #[serde(default)]
     used: Option<Resources>,
     machine: Option<Name>,
 }
