@@ -17,12 +17,12 @@ export function hasSql() {
 }
 
 const EVENTS = `select time, log_index, position, kind, object, event,
-  event_words(object, event, machine, reason, exit_class, exit_code, detail)
+  substr(event_words(object, event, machine, reason, exit_class, exit_code, detail), length(object) + 2)
   from events where WHICH order by log_index desc, position desc limit 300`;
 
 /** A row of the history in the shape of the feed. */
-function event([at, index, position, kind, object, change, text]) {
-  return { cursor: `${index}-${position}`, at, object, text, what: { [kind]: { change } } };
+function event([at, index, position, kind, object, change, happened]) {
+  return { cursor: `${index}-${position}`, at, object, happened, what: { [kind]: { change } } };
 }
 
 async function fromHistory({ where, args }) {

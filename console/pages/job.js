@@ -33,10 +33,9 @@ export function EventList({ items, empty, wait, most = 200 }) {
   return html`<ol class="events">
     ${items.slice(0, most).map((event) => {
       const href = place(event);
-      const rest = event.text.startsWith(event.object) ? event.text.slice(event.object.length) : ` ${event.text}`;
       return html`<li key=${event.cursor} class=${toneOf(event)}>
         <time title=${moment(event.at)}>${stamp(event.at)}</time>
-        <span>${href ? html`<${Link} to=${href}>${event.object}<//>` : event.object}${rest}</span>
+        <span>${href ? html`<${Link} to=${href}>${event.object}<//>` : event.object} ${event.happened}</span>
       </li>`;
     })}
   </ol>`;

@@ -83,7 +83,7 @@ function About({ machine }) {
   return html`<${Card} title="The machine">
     <${Facts} rows=${[
       ["Rack", spec.rack],
-      ["Power domain", spec.power_domain],
+      ["Power domain", spec.power],
       ["Labels", pairs(spec.labels)],
       ["Attributes", pairs(spec.attributes)],
       ["Devices", lines(devices)],
@@ -106,8 +106,7 @@ function Trouble({ trouble }) {
 
 export default function Machine({ names: [name] }) {
   const path = at("machines", name);
-  const here = (event) =>
-    event.object === name || (event.what.task && event.text.includes(` on ${name}`));
+  const here = (event) => event.machine === name;
   const past = { where: "machine = ?", args: [name] };
   const history = useEventsOf(here, past, [name]);
   const read = useRead((signal) => get(path, signal), [name, history.turn], 5000);

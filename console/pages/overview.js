@@ -154,12 +154,13 @@ function Sums({ sums }) {
 /** Alarms that are shown; a cell whose machines are all silent has one for each of them. */
 const ALARMS = 8;
 
-/** What a person should look at, as far as the master that answers knows. */
+/** What a person should look at, wherever in the cell; the master that answers asks its leader. */
 function Alarms() {
   const { value } = useRead((signal) => get("/v1/alarms", signal), [], 5000);
-  if (!value || !value.items.length) return null;
+  if (!value || (value.leader && !value.items.length)) return null;
   const more = value.items.length - ALARMS;
   return html`<div class="problem alarms" role="alert">
+    ${!value.leader && html`<span><strong>No leader answers</strong> what it knows of machines is missing here</span>`}
     ${value.items.slice(0, ALARMS).map(({ message }) => html`<span key=${message}><strong>Alarm</strong> ${message}</span>`)}
     ${more > 0 && html`<span>and ${plural(more, "other")}</span>`}
   </div>`;

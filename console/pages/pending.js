@@ -8,15 +8,13 @@ import { amount, bandOf, count, plural, words } from "../units.js";
 import { matches } from "./jobs.js";
 
 function Reasons({ view }) {
-  // The master's own words; how many they are is in the column before.
-  const detail = (reason) => reason.text.replace(/^[\d,]+ /, "");
   const rows = [...view.reasons].sort((a, b) => b.machines - a.machines);
   return html`<table class="reasons" aria-label="Machines by reason">
     <tbody>
       ${rows.map((reason) => html`<tr class=${reason.code === "fits" ? "good" : ""}>
         <td class="number">${count(reason.machines)}</td>
         <td><span class="mini wide"><i style=${{ width: `${(100 * reason.machines) / (view.machines_total || 1)}%` }}></i></span></td>
-        <td>${detail(reason)}</td></tr>`)}
+        <td>${reason.about}</td></tr>`)}
     </tbody>
     <tfoot><tr><td class="number">${count(view.machines_total)}</td><td></td><td>machines of the cell</td></tr></tfoot>
   </table>`;

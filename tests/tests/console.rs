@@ -303,7 +303,7 @@ async fn alarms_are_told_where_the_cell_is_seen_at_a_glance() {
     browser.wait_for_text("1 up").await;
     assert!(!browser.text().contains("Alarm"));
     let alarm = json!({ "kind": "machine_silent", "machine": "local", "message": ALARM });
-    let answer = json!({ "replica": "m1", "leads": true, "items": [alarm] });
+    let answer = json!({ "replica": "m1", "leader": "m2", "items": [alarm] });
     let taken = browser.run(&format!(
         "const real = window.fetch, answer = JSON.stringify({answer});
          window.fetch = (path, how) =>
@@ -1045,6 +1045,20 @@ async fn ten_thousand_jobs_are_a_list_like_any_other() {
     fixture.open("/console/jobs?q=shard%3D7&sort=-name");
     browser.wait_for_text("1,000 jobs").await;
     browser.wait_for_text("job-9997").await;
+    fixture.assert_no_problems();
+}
+
+/// Where a machine stands decides what is placed on it, so its page says that.
+#[tokio::test]
+async fn racks_power_domains_and_attributes_of_virtual_machines_are_shown() {
+    let domains = ["--racks", "3", "--power-domains", "2", "--attribute", "arch=x86_64,arm64"];
+    let options = [&["--machines", "6"], &domains[..]].concat();
+    let Some(fixture) = ConsoleFixture::start_with(&options).await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/machines/dev-1");
+    for words in ["rack-1", "power-1", "arch=arm64"] {
+        browser.wait_for_text(words).await;
+    }
     fixture.assert_no_problems();
 }
 

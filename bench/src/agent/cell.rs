@@ -43,7 +43,7 @@ impl Driver {
     }
 }
 
-/// The product: `CELL_BINARY`, or what was built beside this program. Its shim has to lie beside it,
+/// The product: `CELL_BINARY`, or what was built beside this program. Its shim lies beside it,
 /// for without that agents start the whole `cell` in its place, and something else is measured.
 pub fn program() -> io::Result<PathBuf> {
     let path = match std::env::var_os("CELL_BINARY") {

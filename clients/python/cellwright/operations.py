@@ -50,9 +50,9 @@ class Operations:
         """One task."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}", {"consistent": consistent})
 
-    def resize_job(self, user: str | int, job: str | int, body: dict[str, Any], *, expect: int | None = None, key: str | None = None) -> Any:
-        """Change the number of tasks."""
-        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/resize", {}, body, expect=expect, keyed=True, key=key)
+    def resize_job(self, user: str | int, job: str | int, body: dict[str, Any], *, dry_run: Any = None, expect: int | None = None, key: str | None = None) -> Any:
+        """Change the number of tasks, at once, or what each may use, by a rolling update. What is left out stays. An update that is complete is closed first."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/resize", {"dry_run": dry_run}, body, expect=expect, keyed=True, key=key)
 
     def undo_update(self, user: str | int, job: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
         """Roll the open update back."""
@@ -167,7 +167,7 @@ class Operations:
         return self._call("GET", "/v1/cluster_status", {"summary": summary, "consistent": consistent})
 
     def list_alarms(self) -> Any:
-        """What a person should look at: machines nobody hears, clocks that are apart, disks that are full or damaged, no leader. The leader knows of all of it, other replicas of themselves."""
+        """What a person should look at: machines nobody hears, clocks that are apart, disks that are full or damaged, no leader. Whichever replica is asked asks the leader and the others."""
         return self._call("GET", "/v1/alarms", {})
 
     def find(self, *, name: Any = None, near: Any = None, consistent: Any = None) -> Any:

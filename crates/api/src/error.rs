@@ -7,6 +7,7 @@
 
 mod unavailable;
 
+use cellwright_cell::bounds::BoundKind;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::reason::{Conflict, Rejection};
 use cellwright_cell::time::Span;
@@ -330,7 +331,7 @@ fn hint_of(rejection: &Rejection) -> Option<String> {
                  have {key} raised in the masters' configuration"
             ))
         }
-        Rejection::WrongState(conflict) => hint_of_update(conflict),
+        Rejection::WrongState(conflict) => hint_of_conflict(conflict),
         Rejection::JobStopping(job) => {
             Some(format!("wait until it is over, then do it again: cell wait {job}"))
         }
@@ -338,8 +339,7 @@ fn hint_of(rejection: &Rejection) -> Option<String> {
     }
 }
 
-/// Of a refusal for the sake of an update that is open, or is not, or goes on.
-fn hint_of_update(conflict: &Conflict) -> Option<String> {
+fn hint_of_conflict(conflict: &Conflict) -> Option<String> {
     Some(match conflict {
         Conflict::NoUpdate(job) => format!("see what it runs: cell status {job}"),
         Conflict::UpdateOpen(job) => format!(
@@ -348,6 +348,12 @@ fn hint_of_update(conflict: &Conflict) -> Option<String> {
         ),
         Conflict::UpdateGoesOn { job, .. } => {
             format!("see it go on: cell update {job} --watch; or go back: cell update undo {job}")
+        }
+        Conflict::UserHas { user, what: BoundKind::Jobs, .. } => {
+            format!("stop them: cell job status --user {user}, cell stop JOB; then again")
+        }
+        Conflict::UserHas { what: BoundKind::Crons, .. } => {
+            "take them away first: cell cron ls, cell cron rm USER/CRON".into()
         }
         _ => return None,
     })
@@ -421,6 +427,19 @@ mod tests {
         assert_eq!((error.code, error.stopping_job()), (Code::WrongState, Some(job.clone())));
         let dead = ApiError::from(Rejection::WrongState(Conflict::JobDead(job)));
         assert_eq!((dead.hint.as_str(), dead.stopping_job()), (Code::WrongState.hint(), None));
+    }
+
+    #[test]
+    fn who_has_jobs_is_removed_after_them() {
+        let hint = |what| {
+            let user = Name::new("ann").unwrap();
+            let has = Conflict::UserHas { user, what, held: 1 };
+            ApiError::from(Rejection::WrongState(has)).hint
+        };
+        let stop = "stop them: cell job status --user ann, cell stop JOB; then again";
+        assert_eq!(hint(BoundKind::Jobs), stop);
+        assert!(hint(BoundKind::Crons).contains("cell cron rm USER/CRON"));
+        assert_eq!(hint(BoundKind::Resources), Code::WrongState.hint());
     }
 
     #[test]

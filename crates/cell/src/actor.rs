@@ -141,7 +141,7 @@ impl Actor {
             | C::SaverFailed { machine, .. }
             | C::SetShortages { machine, .. } => Actor::agent_of(*machine, state),
             C::Enlist(spec) => Actor::Agent(spec.name.clone()),
-            C::CommitPlan(_) => Actor::named("scheduler", Actor::Scheduler),
+            C::CommitPlan(_) => Actor::Scheduler(Name::of_number(1)),
             C::MachineDown { .. } => controller(ControllerName::Liveness),
             C::StepUpdate { .. } => controller(ControllerName::Update),
             C::PurgeJobs { .. } => controller(ControllerName::Purge),
@@ -154,7 +154,7 @@ impl Actor {
                 None => Actor::Operator,
             },
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => {
-                Actor::named("replica", Actor::Replica)
+                Actor::Replica(Name::of_number(1))
             }
             C::AddMachine(_)
             | C::UpdateMachine { .. }
@@ -183,19 +183,14 @@ impl Actor {
         }
     }
 
-    /// The agent of the machine; for a machine without a row, an agent that is authorized for
-    /// nothing.
+    /// The agent of the machine. For a machine without a row it is one with the row's number for a
+    /// name: whoever has that name, the row is not theirs, so it may do nothing to it.
     #[must_use]
     pub fn agent_of(machine: MachineId, state: &State) -> Actor {
         let row = state.machines().get(machine);
-        row.map_or_else(
-            || Actor::named("gone", Actor::Agent),
-            |row| Actor::Agent(row.spec.name.clone()),
-        )
-    }
-
-    /// An actor with a constant name.
-    fn named(text: &str, part: fn(Name) -> Actor) -> Actor {
-        Name::new(text).map_or(Actor::Operator, part)
+        Actor::Agent(match row {
+            Some(row) => row.spec.name.clone(),
+            None => Name::of_number(u64::from(machine.0)),
+        })
     }
 }

@@ -8,6 +8,7 @@ use crate::bounds::Bounds;
 use crate::components;
 use crate::credential::{KeyFingerprint, PartKind, ReplicaJoinRequest, SecretHash, TokenKind};
 use crate::id::{MachineId, TaskId};
+use crate::job_size::JobSize;
 use crate::machine::{MachineSpec, ResourcePressureReport};
 use crate::name::{JobKey, Name, Token};
 use crate::plan::{Assignment, Plan};
@@ -128,9 +129,11 @@ pub enum Command {
         spec: JobSpec,
         expect: Option<u32>,
     },
+    /// Only a new number of tasks takes effect at once; new limits open a rolling update. Like
+    /// `ApplyJob`, it closes an update that is complete first.
     ResizeJob {
         job: JobKey,
-        count: u32,
+        size: JobSize,
         expect: Option<u32>,
     },
     StopJob {
@@ -441,6 +444,8 @@ pub enum ApplyOutcome {
     Updated,
     /// It was already so.
     Unchanged,
+    /// It has another number of tasks, at once and without an update.
+    Resized,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Rejection};
 use crate::resource::Dimension;
+use crate::tables::TableName;
 use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,53 @@ impl Event {
     #[must_use]
     pub fn reason_code(&self) -> &'static str {
         self.what.reason_code(&self.reason)
+    }
+
+    /// The machine that an event mentions beside its object.
+    #[must_use]
+    pub fn mentioned_machine(&self) -> Option<MachineId> {
+        match &self.what {
+            EventKind::Task { change, .. } => change.machine(),
+            EventKind::Component(event) => {
+                let row = event.as_component().related_row()?;
+                (row.table == TableName::Machines).then_some(MachineId(row.slot))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl TaskChange {
+    /// The machine on which it happened.
+    #[must_use]
+    pub fn machine(self) -> Option<MachineId> {
+        use TaskChange as T;
+        match self {
+            T::Scheduled { machine }
+            | T::Started { machine }
+            | T::Stopping { machine }
+            | T::Evicted { machine }
+            | T::Completed { machine }
+            | T::Failed { machine }
+            | T::Lost { machine }
+            | T::Restarted { machine }
+            | T::SaverFailed { machine }
+            | T::Saved { machine }
+            | T::NotSaved { machine }
+            | T::Left { machine, .. }
+            | T::GaveUp { machine, .. }
+            | T::HoldReserved { machine }
+            | T::HoldReleased { machine } => Some(machine),
+            T::Submitted
+            | T::Released
+            | T::Updated
+            | T::UpdateSkipped
+            | T::ReservationChanged
+            | T::Finished
+            | T::Killed
+            | T::NeverRan
+            | T::Purged => None,
+        }
     }
 }
 

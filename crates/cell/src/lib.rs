@@ -31,6 +31,7 @@ pub mod id;
 pub mod invariant;
 pub mod isolation;
 pub mod job;
+pub mod job_size;
 pub mod label;
 pub mod load;
 pub mod log_saver;

@@ -100,7 +100,7 @@ impl InfeasibleReason {
 }
 
 /// Why a command did not take effect. Nothing of a refused command is in the state. Its words are
-/// in `words/rejection.rs`; it is kept with the answer and hashed, so it has none of its own.
+/// in `words/refusal.rs`; it is kept with the answer and hashed, so it has none of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

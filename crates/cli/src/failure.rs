@@ -48,14 +48,33 @@ impl Failure {
     /// Converts an error of the cell. For a change that may take effect in spite of the error,
     /// `check_command` is the command that shows whether it did.
     pub fn from_change(error: ClientError, check_command: &str) -> Failure {
+        let message = match &error {
+            ClientError::Api(error) => error.to_string(),
+            other => other.to_string(),
+        };
         let is_in_doubt = error.is_in_doubt();
-        match Failure::from(error) {
-            Failure::Operation { message, next } if is_in_doubt => {
-                let next = next.replace(SEE_EVENTS, check_command);
-                Failure::Operation { message, next }
+        let next = match error {
+            ClientError::Api(error) if is_in_doubt => {
+                format!("{}; then see whether it took effect: {check_command}", error.hint)
             }
-            other => other,
-        }
+            ClientError::Api(error) => error.hint,
+            ClientError::InvalidConfig(_) => {
+                let next = "correct --master, or use --context with a context of that cell".into();
+                return Failure::Usage { message, next };
+            }
+            ClientError::Unreachable { .. } => {
+                "see whether a master runs there: systemctl status cell-master; for a cell of your \
+                 own: cell dev (make run); for another one: cell context ls"
+                    .into()
+            }
+            ClientError::Unknown(_) => {
+                format!("look whether it took effect before you do it again: {check_command}")
+            }
+            ClientError::BadReply(_) => {
+                "compare `cell --version` with the version in `cell master status`".into()
+            }
+        };
+        Failure::Operation { message, next }
     }
 
     /// The same failure with its subject in front of the cause.
@@ -210,37 +229,7 @@ impl From<CompactError> for Failure {
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
-        let message = match &error {
-            ClientError::Api(error) => error.to_string(),
-            other => other.to_string(),
-        };
-        let is_in_doubt = error.is_in_doubt();
-        match error {
-            ClientError::Api(error) if is_in_doubt => {
-                let next = format!("{}; then see whether it took effect: {SEE_EVENTS}", error.hint);
-                Failure::Operation { message, next }
-            }
-            ClientError::Api(error) => Failure::Operation { message, next: error.hint },
-            ClientError::InvalidConfig(_) => Failure::Usage {
-                message,
-                next: "correct --master, or use --context with a context of that cell".into(),
-            },
-            ClientError::Unreachable { .. } => {
-                let next = "see whether a master runs there: systemctl status cell-master; for a \
-                            cell of your own: cell dev (make run); for another one: cell context \
-                            ls";
-                Failure::Operation { message, next: next.into() }
-            }
-            ClientError::Unknown(_) => {
-                let next =
-                    format!("look whether it took effect before you do it again: {SEE_EVENTS}");
-                Failure::Operation { message, next }
-            }
-            ClientError::BadReply(_) => {
-                let next = "compare `cell --version` with the version in `cell master status`";
-                Failure::Operation { message, next: next.into() }
-            }
-        }
+        Failure::from_change(error, SEE_EVENTS)
     }
 }
 

@@ -7,6 +7,7 @@ use cellwright_cell::command::{Request, Verdict};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
 use cellwright_messages::{LeaseAnswer, LinkShardReport, Unavailable};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -104,7 +105,7 @@ pub enum Output {
 }
 
 /// A condition that an operator should look at; on the metrics page and in the status.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Alarm {
     /// More than half of the machines that were up are silent: none is declared down.
     MostMachinesSilent { silent: u32, up: u32 },

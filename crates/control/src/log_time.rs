@@ -15,6 +15,7 @@
 use crate::input::Now;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A voter's report of its clock counts for this long; reports come twice a second.
@@ -57,7 +58,7 @@ pub struct ClockSkews {
 }
 
 /// The source of a clock reading.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClockSource {
     Log,
     Replica(u64),

@@ -6,7 +6,6 @@ use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange, UserChange};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::reason::Reason;
-use cellwright_cell::tables::TableName;
 use cellwright_cell::task::ExitClass;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
@@ -39,22 +38,10 @@ pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
     }
 }
 
-/// The machine that an event mentions beside its object.
-pub(crate) fn mentioned_machine(event: &Event) -> Option<MachineId> {
-    match &event.what {
-        EventKind::Task { change, .. } => change_machine(*change),
-        EventKind::Component(event) => {
-            let row = event.as_component().related_row()?;
-            (row.table == TableName::Machines).then_some(MachineId(row.slot))
-        }
-        _ => None,
-    }
-}
-
 pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
     let event = &feed_event.event;
     let table = table_of(&event.what);
-    let named = mentioned_machine(event).map(|id| match machines.get(&id) {
+    let named = event.mentioned_machine().map(|id| match machines.get(&id) {
         Some(name) => name.clone(),
         None => format!("machine#{}", id.0),
     });
@@ -130,36 +117,6 @@ fn object_kind(event_kind: &EventKind) -> &'static str {
         EventKind::LevelRaised { .. } | EventKind::BoundsChanged => "cell",
         EventKind::Token { .. } => "token",
         EventKind::Blob { .. } => "package",
-    }
-}
-
-fn change_machine(change: TaskChange) -> Option<MachineId> {
-    use TaskChange as T;
-    match change {
-        T::Scheduled { machine }
-        | T::Started { machine }
-        | T::Stopping { machine }
-        | T::Evicted { machine }
-        | T::Completed { machine }
-        | T::Failed { machine }
-        | T::Lost { machine }
-        | T::Restarted { machine }
-        | T::SaverFailed { machine }
-        | T::Saved { machine }
-        | T::NotSaved { machine }
-        | T::Left { machine, .. }
-        | T::GaveUp { machine, .. }
-        | T::HoldReserved { machine }
-        | T::HoldReleased { machine } => Some(machine),
-        T::Submitted
-        | T::Released
-        | T::Updated
-        | T::UpdateSkipped
-        | T::ReservationChanged
-        | T::Finished
-        | T::Killed
-        | T::NeverRan
-        | T::Purged => None,
     }
 }
 

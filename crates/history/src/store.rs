@@ -323,7 +323,7 @@ fn write_rows(
             learned.insert(id, known.to_owned());
         }
         if let Some(id) =
-            event_rows::mentioned_machine(&feed_event.event).filter(|id| !machines.contains_key(id))
+            feed_event.event.mentioned_machine().filter(|id| !machines.contains_key(id))
             && let Some(known) = name(id)
         {
             machines.insert(id, known.clone());

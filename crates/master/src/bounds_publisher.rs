@@ -28,8 +28,9 @@ pub async fn publish_bounds_periodically(handle: MasterHandle, bounds: Bounds) {
 }
 
 async fn publish_bounds(handle: &MasterHandle, bounds: Bounds) {
-    let caller = handle.own_caller();
-    match handle.submit(&caller, None, Command::SetBounds(bounds)).await {
+    let sent =
+        async { handle.submit(&handle.own_caller()?, None, Command::SetBounds(bounds)).await };
+    match sent.await {
         Ok(answer) => match answer.verdict {
             Ok(_) => tracing::info!(?bounds, "the cell has this master's limits for each user"),
             Err(refusal) => tracing::error!(%refusal, "the limits for each user were refused"),

@@ -5,6 +5,7 @@ use crate::links::{ClusterView, LinkError, LinkShard, UsageSink};
 use crate::main_loop::{Message, lost_error, unavailable_error};
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, epoch_rejection};
 use crate::rejected_polls::{RejectedPoll, RejectedPolls};
+use crate::replica_alarms::{self, DamageSource, ReplicaAlarms};
 use crate::replicated_state::{LogTail, ReplicatedState, View};
 use crate::usage::UsageSnapshot;
 use cellwright_api::masters::MasterList;
@@ -49,6 +50,14 @@ fn origin(caller: &Caller) -> Origin {
     }
 }
 
+fn replica_caller(status: &Status) -> Result<Caller, Unavailable> {
+    let member = status.members.get(&status.id).ok_or_else(|| Unavailable::Unknown {
+        why: format!("replica {} is not a member of the cell", status.id),
+    })?;
+    let name = Name::new(&member.peer.name);
+    name.map(Caller::Replica).map_err(|bad| Unavailable::Unknown { why: bad.to_string() })
+}
+
 /// A verdict and its log index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedVerdict {
@@ -75,6 +84,8 @@ pub(crate) struct MasterParts {
     /// Supervises the tasks that this replica cannot live without.
     pub supervisor: Supervisor,
     pub rejected_polls: RejectedPolls,
+    /// What is damaged on the disk of this replica, besides its log.
+    pub damage: OnceLock<DamageSource>,
     /// The time since which no leader is known.
     pub leaderless_since: Mutex<Option<Instant>>,
     /// Whether it has applied everything there was since it has had a leader.
@@ -95,6 +106,11 @@ impl MasterHandle {
     /// Sets the source of the usage history for other replicas. Only the first call counts.
     pub fn set_usage_history_source(&self, source: UsageHistorySource) {
         drop(self.0.usage_history.set(source));
+    }
+
+    /// Sets who knows of damage besides that of the log. Only the first call counts.
+    pub fn set_damage_source(&self, source: DamageSource) {
+        drop(self.0.damage.set(source));
     }
 
     /// Sets where reported usage goes besides the estimates.
@@ -161,14 +177,13 @@ impl MasterHandle {
         Ok(ProposalAnswer { index: done.index, verdicts: done.verdicts })
     }
 
-    /// The identity of this replica as a caller, for commands of its own.
-    #[must_use]
-    pub fn own_caller(&self) -> Caller {
-        let status = self.status();
-        let member = status.members.get(&status.id).map(|member| member.peer.name.as_str());
-        let named = member.and_then(|name| Name::new(name).ok());
-        let numbered = || Name::new(&status.id.to_string()).ok();
-        named.or_else(numbered).map_or(Caller::Operator, Caller::Replica)
+    /// The identity of this replica as a caller, for commands of its own: its name as a member of
+    /// the cell.
+    ///
+    /// # Errors
+    /// When it is no member, and acts for nobody.
+    pub fn own_caller(&self) -> Result<Caller, Unavailable> {
+        replica_caller(&self.status())
     }
 
     /// The cell as this replica knows it: a cheap read that may be stale.
@@ -298,6 +313,40 @@ impl MasterHandle {
         self.0.alarms.borrow().clone()
     }
 
+    /// What is damaged or missing on the disk of this replica, or was when it started.
+    #[must_use]
+    pub fn disk_damage(&self) -> Vec<String> {
+        let is_compensated = |damage_line: &String| {
+            format!(
+                "{damage_line}; an older snapshot and the log made up for it when this replica \
+                 started: look after the disk; the next start without damage ends this alarm"
+            )
+        };
+        let mut damage = self.0.damage.get().map_or_else(Vec::new, |source| source());
+        damage.extend(self.0.replica.recovery().skipped_snapshots.iter().map(is_compensated));
+        damage
+    }
+
+    /// What this replica knows that a person should look at.
+    #[must_use]
+    pub fn local_alarms(&self) -> ReplicaAlarms {
+        let leaderless = self.leaderless_for();
+        let is_leader = self.status().role == cellwright_store::Role::Leader;
+        ReplicaAlarms {
+            leads: is_leader && leaderless.is_none(),
+            noticed: self.alarms(),
+            disks: self.0.replica.disk_spaces(),
+            damage: self.disk_damage(),
+            leaderless_seconds: leaderless.map(|long| long.as_secs()),
+        }
+    }
+
+    /// What the replicas know that answer, this one among them.
+    pub async fn all_alarms(&self) -> BTreeMap<NodeId, ReplicaAlarms> {
+        let own = (self.status().id, self.local_alarms());
+        replica_alarms::of_all(own, &self.0.peers, self.0.links.others()).await
+    }
+
     /// How far clocks are apart; only the leader knows.
     #[must_use]
     pub fn skews(&self) -> ClockSkews {
@@ -367,6 +416,7 @@ impl MasterHandle {
                 PeerAnswer::Records(records.unwrap_or_default())
             }
             PeerCall::RejectedPolls => PeerAnswer::RejectedPolls(self.0.rejected_polls.local()),
+            PeerCall::Alarms => PeerAnswer::Alarms(self.local_alarms()),
             // A replica reports only for its own agents.
             PeerCall::Forward(forward) => {
                 let is_own = name.is_none_or(|name| self.has_name(forward.shard, name));
@@ -475,6 +525,40 @@ impl MasterHandle {
             if changes.changed().await.is_err() {
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_store::{Member, Peer, Role};
+
+    #[test]
+    fn a_replica_acts_as_the_member_that_it_is_or_as_nobody() {
+        let status = |names: &[&str]| Status {
+            id: 1,
+            term: 3,
+            role: Role::Leader,
+            leader: Some(1),
+            last_log: None,
+            applied: None,
+            snapshot: None,
+            purged: None,
+            members: (1..)
+                .zip(names)
+                .map(|(id, name)| {
+                    let peer = Peer { name: (*name).into(), address: "127.0.0.1:1".into() };
+                    (id, Member { peer, voter: true, matched: None })
+                })
+                .collect(),
+            committed_membership: None,
+            quorum_silent_millis: None,
+        };
+        let of = |names: &[&str]| replica_caller(&status(names));
+        assert_eq!(of(&["m1", "m2"]), Ok(Caller::Replica(Name::new("m1").unwrap())));
+        for names in [&[][..], &["No name"]] {
+            assert!(matches!(of(names), Err(Unavailable::Unknown { .. })), "{names:?}");
         }
     }
 }

@@ -42,7 +42,7 @@ pub async fn raise_level_periodically(handle: MasterHandle, probe: Arc<dyn Repli
 /// Raises the cell by one level if every member knows it; returns whether it did.
 pub async fn raise_level(handle: &MasterHandle, probe: &dyn ReplicaProbe) -> bool {
     let Some(level) = next_level(handle, probe, LEVEL).await else { return false };
-    let caller = handle.own_caller();
+    let Ok(caller) = handle.own_caller() else { return false };
     let raised = handle.submit(&caller, None, Command::RaiseLevel { level }).await;
     raised.is_ok_and(|answer| answer.verdict.is_ok())
 }

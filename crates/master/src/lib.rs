@@ -26,6 +26,7 @@ pub mod poll_wakers;
 pub mod record_logs;
 pub mod record_repair;
 pub mod rejected_polls;
+pub mod replica_alarms;
 pub mod replicated_state;
 pub mod segments;
 #[cfg(any(test, feature = "testing"))]

@@ -89,6 +89,7 @@ impl Master {
             usage_history: OnceLock::new(),
             supervisor: supervisor.clone(),
             rejected_polls: RejectedPolls::default(),
+            damage: OnceLock::new(),
             leaderless_since: Mutex::default(),
             has_caught_up: AtomicBool::new(false),
         }));

@@ -2,6 +2,7 @@
 //! rest of the master does not know which.
 
 use crate::rejected_polls::RejectedPoll;
+use crate::replica_alarms::ReplicaAlarms;
 use crate::replicated_state::ReplicatedState;
 use crate::usage::MachineUsage;
 use cellwright_api::wire_messages;
@@ -37,6 +38,8 @@ pub enum PeerCall {
     },
     /// Asks: whose polls do you reject?
     RejectedPolls,
+    /// Asks: what should a person look at, as far as you know?
+    Alarms,
 }
 
 /// One of the logs that every replica writes for itself.
@@ -76,6 +79,7 @@ pub enum PeerAnswer {
     PastUsage(PastUsage),
     Records(RecordRange),
     RejectedPolls(Vec<RejectedPoll>),
+    Alarms(ReplicaAlarms),
 }
 
 pub trait Peers: Send + Sync + 'static {
@@ -137,6 +141,7 @@ impl Transport for RaftTransport {
                 | PeerAnswer::Usage(_)
                 | PeerAnswer::PastUsage(_)
                 | PeerAnswer::RejectedPolls(_)
+                | PeerAnswer::Alarms(_)
                 | PeerAnswer::Records(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }

@@ -60,6 +60,12 @@ impl Name {
         })
     }
 
+    /// The name of what has only a number: its digits, which are always a name.
+    #[must_use]
+    pub fn of_number(number: u64) -> Name {
+        Name(Arc::from(number.to_string()))
+    }
+
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

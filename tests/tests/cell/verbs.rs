@@ -47,7 +47,7 @@ impl Session {
         for line in transcript.lines() {
             assert!(line.chars().count() <= WIDTH, "wider than {WIDTH}: {line}");
         }
-        let path: PathBuf = repo().join("crates/cli/tests/transcripts").join(name);
+        let path: PathBuf = repo().join("tests/tests/cell/transcripts").join(name);
         if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
             std::fs::write(&path, transcript).unwrap();
             return;

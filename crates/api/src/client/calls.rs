@@ -8,9 +8,10 @@ use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Applied, AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobView, MachinePackages, MachineView,
-    MasterStatus, One, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, ShapesQuery,
+    MasterStatus, One, Page, PlanJobs, PlanView, ResourceView, SetResource, ShapesQuery,
     ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::spec::JobSpec;
@@ -118,14 +119,15 @@ impl Client {
         self.change(Method::PUT, &path, Some(spec), change).await
     }
 
+    /// Changes what `size` names, and leaves the rest of the job as it is.
     pub async fn resize_job(
         &self,
         job: &JobKey,
-        count: u32,
+        size: &JobSize,
         change: &ChangeOptions,
-    ) -> ChangeResult {
+    ) -> Result<Reply<Applied>, ClientError> {
         let path = format!("{}/resize", job_path(job));
-        self.change(Method::POST, &path, Some(&ResizeJob { count }), change).await
+        self.change(Method::POST, &path, Some(size), change).await
     }
 
     pub async fn stop_job(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {

@@ -17,10 +17,11 @@ use crate::types::{
     BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, Dismiss, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages,
     MachineView, MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView,
-    ResizeJob, ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer,
-    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer, SqlQuery,
+    SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::quota::Capability as P;
 use cellwright_cell::quota::Quota;

@@ -1,8 +1,8 @@
 //! Alarms: what a person should look at, as data and in a sentence.
 //!
 //! Only the leader hears all machines and compares all clocks, and it writes none of this into the
-//! log: a machine that answers again a second later was never down. So alarms are those of the
-//! replica that answers.
+//! log: a machine that answers again a second later was never down. So whichever replica is asked
+//! asks the leader, and the others for what they know of themselves.
 
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::units::{Rounding, amount, group_digits, pluralize};
@@ -33,14 +33,14 @@ impl fmt::Display for ClockOwner {
     }
 }
 
-/// The alarms that the replica that answers knows of.
+/// The alarms of the cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alarms {
     /// The replica that answers.
     pub replica: String,
-    /// Whether it leads. Only the leader hears all machines and compares all clocks; other replicas
-    /// report only what they know of themselves.
-    pub leads: bool,
+    /// The leader, which has said what it knows of machines, clocks and disks. Absent: none has
+    /// answered, and these are what replicas know of themselves.
+    pub leader: Option<String>,
     pub items: Vec<AlarmView>,
 }
 
@@ -76,7 +76,7 @@ pub enum Alarm {
     DiskShort { replica: String, free_bytes: u64 },
     /// The disk of a replica's log has less free than twice its reserve.
     DiskLow { replica: String, free_bytes: u64 },
-    /// Parts of this replica's files are damaged or missing; `GET /v1/masters` says which.
+    /// Parts of a replica's files are damaged or missing; `GET /v1/masters` says which.
     DiskDamage { replica: String, parts: u32 },
     /// This replica knows no leader, or leads and hears no majority: nothing can change.
     NoLeader { seconds: u64 },

@@ -1,4 +1,4 @@
-//! The result of applying a job, or of its dry run.
+//! The result of applying or resizing a job, or of its dry run.
 
 use super::FieldDiff;
 use cellwright_cell::command::ApplyOutcome;
@@ -7,7 +7,7 @@ use cellwright_cell::name::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was done to make the job as requested. With `dry_run`: what would be done.
+/// What was done to make the job, or its size, as requested. With `dry_run`: what would be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
     /// The log index at which it is durable; of a dry run, that of the state it was tried on.

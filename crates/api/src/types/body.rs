@@ -5,6 +5,7 @@ use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::cron::{self, CronSpec};
 use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange};
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::priority::Band;
@@ -21,14 +22,6 @@ pub struct SubmitJob {
     /// The owner of the job. Left out: the caller.
     pub owner: Option<Name>,
     pub spec: JobSpec,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResizeJob {
-    /// Number of tasks the job should have.
-    #[schemars(range(min = 1, max = 200_000))]
-    pub count: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -224,9 +217,10 @@ pub enum BatchItem {
         spec: JobSpec,
         expect: Option<u32>,
     },
+    /// What of its size is left out stays as it is.
     ResizeJob {
         job: JobKey,
-        count: u32,
+        size: JobSize,
         expect: Option<u32>,
     },
     StopJob {
@@ -288,6 +282,21 @@ pub enum BatchItem {
     },
 }
 
+/// A size that names something.
+///
+/// # Errors
+/// When it names nothing.
+pub fn named_size(size: JobSize) -> Result<JobSize, ApiError> {
+    if size.is_empty() {
+        return Err(ApiError::field(
+            "count",
+            "none",
+            "one of count, cpu, ram and disk, or several",
+        ));
+    }
+    Ok(size)
+}
+
 impl BatchItem {
     /// The command of the item; `caller` is the owner where none is named.
     ///
@@ -304,8 +313,8 @@ impl BatchItem {
             BatchItem::UpdateJob { owner, spec, expect } => {
                 Command::UpdateJob { owner, spec, expect }
             }
-            BatchItem::ResizeJob { job, count, expect } => {
-                Command::ResizeJob { job, count, expect }
+            BatchItem::ResizeJob { job, size, expect } => {
+                Command::ResizeJob { job, size: named_size(size)?, expect }
             }
             BatchItem::StopJob { job, expect } => Command::StopJob { job, expect },
             BatchItem::UndoUpdate { job, expect } => Command::UndoUpdate { job, expect },

@@ -19,8 +19,10 @@ pub struct ReasonView {
     /// What the reason is about: which limit, which port and its holders, which constraint; null
     /// where the code says it all.
     pub detail: Value,
-    /// The reason as a sentence.
+    /// The reason as a sentence, with the number of machines.
     pub text: String,
+    /// The same without their number, which is said beside it.
+    pub about: String,
 }
 
 /// A change of the request with which it would fit somewhere.

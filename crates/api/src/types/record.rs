@@ -18,6 +18,10 @@ pub struct EventView {
     pub object: String,
     /// The event in a sentence.
     pub text: String,
+    /// What happened to the object: the sentence without its name.
+    pub happened: String,
+    /// The machine that it is about, or on which it happened.
+    pub machine: Option<String>,
     /// The actor: `user:ann`, `operator`, `agent:n1`, `scheduler:s1`, `controller:drain`,
     /// `replica:m1`.
     pub by: String,

@@ -52,12 +52,8 @@ impl Context<'_> {
             return Ok(Done::Job { became: ApplyOutcome::Unchanged, version, closed: None });
         }
         self.check_expected_version(&key, job, expect)?;
-        let load = self.state.job_loads.get(id);
-        let (done, closed) = if load.is_some_and(|load| job.update_is_complete(load)) {
-            (self.close_and_update(&key, spec)?, Some(version))
-        } else {
-            (self.try_update(owner, spec, None)?, None)
-        };
+        let (done, closed) =
+            self.after_complete_update(&key, |context| context.try_update(owner, spec, None))?;
         Ok(job_outcome(done, ApplyOutcome::Updated, closed))
     }
 
@@ -77,10 +73,21 @@ impl Context<'_> {
         rows.all(|task| task.state.is_dead() || task.state == killed)
     }
 
-    /// Closes an update and opens the next, both or neither. They are applied to a copy, which
-    /// shares its rows with the state and replaces it: the update is checked as it is when the one
-    /// before is closed.
-    fn close_and_update(&mut self, key: &JobKey, spec: &JobSpec) -> Verdict {
+    /// Makes a change of a live job; if an update of the job is open and complete, it is closed
+    /// first, and its version is returned. Both or neither: they are applied to a copy, which
+    /// shares its rows with the state and replaces it, so the change is checked as it is when the
+    /// update is closed.
+    pub(super) fn after_complete_update(
+        &mut self,
+        key: &JobKey,
+        change: impl FnOnce(&mut Context<'_>) -> Verdict,
+    ) -> Result<(Done, Option<u32>), Rejection> {
+        let named = self.state.job_named(key);
+        let complete = named.and_then(|id| {
+            let (job, load) = (self.state.jobs.get(id)?, self.state.job_loads.get(id)?);
+            job.update_is_complete(load).then_some(job.version)
+        });
+        let Some(version) = complete else { return Ok((change(self)?, None)) };
         let (mut state, mut events) = (self.state.clone(), Vec::new());
         let mut copy = Context {
             state: &mut state,
@@ -93,19 +100,19 @@ impl Context<'_> {
             charged: Vec::new(),
         };
         copy.close_update(key, None)?;
-        let done = copy.try_update(&key.user, spec, None)?;
+        let done = change(&mut copy)?;
         let Context { touched, maybe_ended, charged, .. } = copy;
         self.touched.extend(touched);
         self.maybe_ended.extend(maybe_ended);
         self.charged.extend(charged);
         self.events.append(&mut events);
         *self.state = state;
-        Ok(done)
+        Ok((done, Some(version)))
     }
 }
 
-/// Converts the result of a submission or an update that made a version.
-fn job_outcome(done: Done, became: ApplyOutcome, closed: Option<u32>) -> Done {
+/// Converts the result of a submission, an update or a resize that made a version.
+pub(super) fn job_outcome(done: Done, became: ApplyOutcome, closed: Option<u32>) -> Done {
     match done {
         Done::Version(version) => Done::Job { became, version, closed },
         other => other,

@@ -4,10 +4,10 @@
 //!
 //! A user owns jobs and holds capabilities. Each of the cell's own parts may do what its function
 //! needs and nothing else: an agent acts for its own machine, a scheduler proposes plans, a
-//! controller has its own commands, a replica sends the commands of masters. A task that calls as
-//! itself has no row yet. Rights that depend on the content of a command as well (a priority, the
-//! alloc set that a job goes into, whether a namespace is free) are checked by its handler with the
-//! functions below.
+//! controller has its own commands, a replica sends the commands of masters; those that were sent
+//! away may do nothing any more. A task that calls as itself has no row yet. Rights that depend on
+//! the content of a command as well (a priority, the alloc set that a job goes into, whether a
+//! namespace is free) are checked by its handler with the functions below.
 //!
 //! Rejected: roles. A role is a set of capabilities somebody has to keep in step with what people
 //! do; sets of capabilities are granted directly. Rejected: a check at the start of each handler. A
@@ -247,9 +247,13 @@ impl Context<'_> {
             }
             Actor::Operator => !matches!(rights.user, UserRight::Never),
             Actor::Agent(machine) => rights.agent.is_of(machine, self.state),
-            Actor::Scheduler(_) => rights.scheduler,
+            Actor::Scheduler(name) => {
+                rights.scheduler && !self.state.is_revoked(PartKind::Scheduler, name)
+            }
             Actor::Controller(name) => rights.controller == Some(*name),
-            Actor::Replica(_) => rights.replica,
+            Actor::Replica(name) => {
+                rights.replica && !self.state.is_revoked(PartKind::Replica, name)
+            }
             Actor::Task { .. } => rights.task,
         };
         if may {

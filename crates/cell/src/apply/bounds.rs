@@ -143,6 +143,7 @@ mod tests {
     use super::*;
     use crate::apply::fixture::{Cell, all, job, key, name};
     use crate::command::{Command, Observed};
+    use crate::job_size::JobSize;
     use crate::resource::Resources;
 
     fn bounded(change: impl FnOnce(&mut Bounds)) -> Cell {
@@ -189,7 +190,11 @@ mod tests {
         assert_eq!(submit(&mut cell, "one", 6), "done, now at version 1");
         assert!(submit(&mut cell, "two", 5).contains("6 tasks on record and asks for 5 more"));
         assert_eq!(submit(&mut cell, "two", 4), "done, now at version 1");
-        let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
+        let resize = |count| Command::ResizeJob {
+            job: key("ubar/one"),
+            size: JobSize::tasks(count),
+            expect: None,
+        };
         assert!(cell.rejection_text(resize(7)).contains("asks for 1 more; at most 10"));
         // Rows live as long as their job, so a job that shrank grows back into them.
         cell.ok(resize(2));
@@ -219,7 +224,11 @@ mod tests {
         assert_eq!(submit(&mut cell, "one", 5), "done, now at version 1");
         let bounds = Bounds { spec_bytes: 10, ..Bounds::default() };
         cell.ok(Command::SetBounds(bounds));
-        let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
+        let resize = |count| Command::ResizeJob {
+            job: key("ubar/one"),
+            size: JobSize::tasks(count),
+            expect: None,
+        };
         cell.ok(resize(2));
         cell.ok(resize(5));
         let message = submit(&mut cell, "two", 1);

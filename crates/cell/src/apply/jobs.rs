@@ -292,6 +292,7 @@ mod tests {
     use crate::dependency::JobDependency;
     use crate::device::{DeviceRequest, REMOVED_DEVICE};
     use crate::isolation::Volume;
+    use crate::job_size::JobSize;
     use crate::name::Token;
     use crate::priority::{Band, Priority};
     use crate::quota::Capability;
@@ -452,7 +453,11 @@ mod tests {
         if before {
             cell.submit(&next);
             assert_eq!(cell.states("jnew"), [Deferred, Deferred]);
-            cell.ok(Command::ResizeJob { job: key("ubar/jnew"), count: 1, expect: None });
+            cell.ok(Command::ResizeJob {
+                job: key("ubar/jnew"),
+                size: JobSize::tasks(1),
+                expect: None,
+            });
             cell.report("jfoo", 0, end);
         } else {
             cell.report("jfoo", 0, end);

@@ -246,6 +246,7 @@ mod tests {
     use crate::command::{Command, Done, Observed};
     use crate::device::{Device, DeviceRequest};
     use crate::id::MachineId;
+    use crate::job_size::JobSize;
     use crate::machine::{MachineSpec, MachineStatus};
     use crate::name::Token;
     use crate::reason::Rejection;
@@ -323,7 +324,11 @@ mod tests {
             cell.run(job, index, "m1");
         }
         cell.report("jfoo", 1, Observed::Unhealthy);
-        cell.ok(Command::ResizeJob { job: key("ubar/jbar"), count: 1, expect: None });
+        cell.ok(Command::ResizeJob {
+            job: key("ubar/jbar"),
+            size: JobSize::tasks(1),
+            expect: None,
+        });
         assert_eq!(cell.ok(lose.clone()), Done::Applied, "{lose:?}");
         assert_eq!(cell.states("jfoo"), [TaskState::Pending; 2], "{lose:?}");
         let killed = TaskState::Dead(TaskOutcome::Killed);

@@ -1,17 +1,24 @@
-//! Rows of tasks follow the count of their job (B2, B5).
+//! Resizes, and how rows of tasks follow the count of their job (B2, B5).
+//!
+//! A resize is the other half of [`super::apply_job`]: it says what of the size becomes different,
+//! and is decided on the job as it is when the command is applied. Like an apply it closes an
+//! update that is complete, for the change that follows or not at all.
 //!
 //! Rows live as long as their job. A resize that shrinks kills the highest indices and keeps their
 //! rows; one that grows revives them before it creates new ones, so that a task keeps its identity
 //! and its count of attempts, and a late report about an earlier attempt is recognized.
 
 use super::Context;
+use super::apply_job::job_outcome;
 use super::jobs::next_version;
+use crate::admit;
 use crate::bounds::{Growth, encoded_bytes};
-use crate::command::{Done, Verdict};
+use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState};
+use crate::job_size::JobSize;
 use crate::name::JobKey;
 use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
 use crate::spec::{JobSpec, MAX_TASKS};
@@ -20,16 +27,42 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
-    /// request, so budgets do not apply to it.
-    pub(super) fn resize_job(&mut self, key: &JobKey, count: u32, expect: Option<u32>) -> Verdict {
-        let (id, job) = self.job_to_change(key)?;
-        let old = job.spec().clone();
-        check_count(&old, count)?;
-        if count == old.count {
-            return Ok(Done::Unchanged);
+    /// Only a new count takes effect at once, new limits by an update.
+    pub(super) fn resize_job(
+        &mut self,
+        key: &JobKey,
+        size: &JobSize,
+        expect: Option<u32>,
+    ) -> Verdict {
+        let (_, job) = self.job_to_change(key)?;
+        let (old, version) = (job.spec(), job.version);
+        let spec = size.applied_to(old);
+        check_count(old, spec.count)?;
+        if spec == **old {
+            return Ok(Done::Job { became: ApplyOutcome::Unchanged, version, closed: None });
         }
         self.check_expected_version(key, &job, expect)?;
+        let count_alone = spec.task.limits == old.task.limits;
+        if spec.task.limits.ram != old.task.limits.ram {
+            // There is no job file that would have been checked for it.
+            admit::check(&spec, admit::has_memory_to_start)?;
+        }
+        let (done, closed) = self.after_complete_update(key, |context| {
+            if count_alone {
+                context.set_count(key, spec.count)
+            } else {
+                context.try_update(&key.user, &spec, None)
+            }
+        })?;
+        let became = if count_alone { ApplyOutcome::Resized } else { ApplyOutcome::Updated };
+        Ok(job_outcome(done, became, closed))
+    }
+
+    /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
+    /// request, so budgets do not apply to it.
+    fn set_count(&mut self, key: &JobKey, count: u32) -> Verdict {
+        let (id, job) = self.job_to_change(key)?;
+        let old = job.spec().clone();
         if job.update.is_some() {
             return Err(Rejection::WrongState(Conflict::UpdateOpen(key.clone())));
         }
@@ -167,16 +200,31 @@ fn waiting_state(job: &Job) -> TaskState {
 
 #[cfg(test)]
 mod tests {
-    use crate::apply::fixture::{Cell, all, job, key};
-    use crate::command::{Command, Done, Observed};
+    use crate::admit::MIN_RAM;
+    use crate::apply::fixture::{Cell, all, job, key, machine, name};
+    use crate::command::{Actor, ApplyOutcome, Command, Done, Entry, Observed, Request};
+    use crate::id::MachineId;
+    use crate::isolation::Secret;
     use crate::job::{JobOutcome, JobState};
+    use crate::job_size::JobSize;
+    use crate::name::Token;
     use crate::priority::Band;
-    use crate::spec::TaskOverride;
+    use crate::spec::{JobSpec, TaskOverride};
     use crate::task::{ExitClass, StopCause, TaskOutcome, TaskState};
+    use crate::time::Time;
+    use ApplyOutcome::{Resized, Unchanged, Updated};
     use TaskState::{Dead, Pending, Running, Stopping};
 
     fn resize(count: u32) -> Command {
-        Command::ResizeJob { job: key("ubar/jfoo"), count, expect: None }
+        sized(JobSize::tasks(count), None)
+    }
+
+    fn sized(size: JobSize, expect: Option<u32>) -> Command {
+        Command::ResizeJob { job: key("ubar/jfoo"), size, expect }
+    }
+
+    fn done(became: ApplyOutcome, version: u32, closed: Option<u32>) -> Done {
+        Done::Job { became, version, closed }
     }
 
     #[test]
@@ -185,13 +233,13 @@ mod tests {
         cell.submit(&job("jfoo", 4, 100));
         cell.run("jfoo", 0, "m1");
         cell.run("jfoo", 3, "m1");
-        assert_eq!(cell.ok(resize(2)), Done::Version(2));
+        assert_eq!(cell.ok(resize(2)), done(Resized, 2, None));
         let killed = Dead(TaskOutcome::Killed);
         let leaving = Stopping(StopCause::Killed);
         assert_eq!(cell.states("jfoo"), [Running, Pending, killed, leaving]);
         assert_eq!(cell.charged(Band::Batch), all(20));
-        assert_eq!(cell.ok(resize(2)), Done::Unchanged);
-        assert_eq!(cell.ok(resize(5)), Done::Version(3));
+        assert_eq!(cell.ok(resize(2)), done(Unchanged, 2, None));
+        assert_eq!(cell.ok(resize(5)), done(Resized, 3, None));
         let back = Stopping(StopCause::UpdateMoves);
         assert_eq!(cell.states("jfoo"), [Running, Pending, Pending, back, Pending]);
         cell.report("jfoo", 3, Observed::Stopped);
@@ -200,12 +248,82 @@ mod tests {
         let short = "quota of ubar in band batch does not suffice: \
                      cpu: asked 0.11 cores, available 0.1 cores, short by 0.01 cores";
         assert_eq!(cell.rejection_text(resize(11)), short);
-        let stale = Command::ResizeJob { job: key("ubar/jfoo"), count: 6, expect: Some(2) };
-        let expected = "job ubar/jfoo is at version 3, not 2; read it again and retry";
-        assert_eq!(cell.rejection_text(stale), expected);
+        let stale = "job ubar/jfoo is at version 3, not 2; read it again and retry";
+        assert_eq!(cell.rejection_text(sized(JobSize::tasks(6), Some(2))), stale);
         // One spec is left: nothing runs an older count.
         let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
         assert_eq!(cell.state.jobs().get(id).unwrap().specs.len(), 1);
+    }
+
+    /// `jfoo` of one task that runs, with a secret and memory to start.
+    fn running() -> Cell {
+        let mut spec = job("jfoo", 1, 100);
+        spec.task.limits.ram = MIN_RAM;
+        spec.task.secrets.insert(Token::new("key").unwrap(), Secret("c2VjcmV0".into()));
+        let mut cell = Cell::with_machines(0);
+        cell.grant("ubar", Band::Batch, 10 * MIN_RAM);
+        cell.ok(Command::AddMachine(machine("m1", 10 * MIN_RAM)));
+        cell.ok(Command::MachineUp { machine: MachineId(0), incarnation: 1 });
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell
+    }
+
+    fn spec_of(cell: &Cell) -> JobSpec {
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        (**cell.state.jobs().get(id).unwrap().spec()).clone()
+    }
+
+    #[test]
+    fn new_limits_open_an_update_and_leave_the_rest_of_the_spec() {
+        let mut cell = running();
+        let before = spec_of(&cell);
+        let more = JobSize { ram: Some(2 * MIN_RAM), ..JobSize::default() };
+        assert_eq!(cell.ok(sized(more, Some(1))), done(Updated, 2, None));
+        let mut wanted = before.clone();
+        wanted.task.limits.ram = 2 * MIN_RAM;
+        assert_eq!(spec_of(&cell), wanted, "its secret is still there");
+        // It is so already, whatever version was seen.
+        assert_eq!(cell.ok(sized(more, Some(1))), done(Unchanged, 2, None));
+        assert_eq!(cell.ok(sized(JobSize::default(), None)), done(Unchanged, 2, None));
+        let open = "not possible while an update of job ubar/jfoo is open; \
+                    close it or undo it first";
+        assert_eq!(cell.rejection_text(resize(2)), open);
+        let mut cell = running();
+        let none = JobSize { ram: Some(1), ..JobSize::default() };
+        let why = "field task.limits.ram: value 1 is not valid; allowed: 2097152 (2 MiB) or more";
+        let text = cell.rejection_text(sized(none, None));
+        assert!(text.starts_with(why), "{text}");
+        assert_eq!(spec_of(&cell), before);
+    }
+
+    #[test]
+    fn a_complete_update_is_closed_for_a_resize_that_is_admitted_and_for_no_other() {
+        let mut cell = running();
+        let mut urgent = spec_of(&cell);
+        urgent.priority.0 = 101;
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: urgent, expect: None });
+        let far = cell.rejection_text(resize(11));
+        assert!(far.starts_with("quota of ubar in band batch does not suffice"), "{far}");
+        let stale = "job ubar/jfoo is at version 2, not 1; read it again and retry";
+        assert_eq!(cell.rejection_text(sized(JobSize::tasks(2), Some(1))), stale);
+        // Both were refused, and the update can still be undone.
+        let undo = Command::UndoUpdate { job: key("ubar/jfoo"), expect: Some(2) };
+        let mut copy = cell.state.clone();
+        let by = Actor::User(name("ubar"));
+        let requests = vec![Request { by, id: None, command: undo }];
+        let entry = Entry { now: Time(cell.now), requests };
+        assert_eq!(copy.apply(&entry, &mut Vec::new()), [Ok(Done::Version(1))]);
+        assert_eq!(cell.ok(sized(JobSize::tasks(2), Some(2))), done(Resized, 3, Some(2)));
+        assert_eq!(
+            cell.event_lines,
+            [
+                "ubar/jfoo update closed at version 2: requested",
+                "ubar/jfoo resized to 2 tasks: requested",
+                "ubar/jfoo/1 submitted: well formed and within quota",
+                "ubar/jfoo/0 updated: new spec, no restart needed",
+            ]
+        );
     }
 
     #[test]

@@ -121,6 +121,7 @@ mod tests {
     use crate::command::{Command, Done, Observed, TaskReport};
     use crate::id::MachineId;
     use crate::job::{JobOutcome, JobState};
+    use crate::job_size::JobSize;
     use crate::priority::Band;
     use crate::reason::Reason;
     use crate::spec::{JobKind, JobSpec, RetainDisk};
@@ -141,7 +142,7 @@ mod tests {
     }
 
     fn resize(count: u32) -> Command {
-        Command::ResizeJob { job: key("ubar/jfoo"), count, expect: None }
+        Command::ResizeJob { job: key("ubar/jfoo"), size: JobSize::tasks(count), expect: None }
     }
 
     fn stop(job: &str) -> Command {

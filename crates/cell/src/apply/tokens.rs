@@ -306,7 +306,7 @@ mod tests {
         check(&[], "ubar", revoke("t9"), lacks);
         check(&users, "ubar", revoke("t9"), "refused: there is no token t9");
         check(&machines, "ubar", revoke("j1"), "done");
-        let system = "refused: use_join_token is not for user:ubar; allowed: masters";
+        let system = "refused: use_join_token is not for user:ubar; allowed: masters of the cell";
         check(&Capability::ALL, "ubar", join("j1", SECRET), system);
     }
 

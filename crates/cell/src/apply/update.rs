@@ -231,6 +231,7 @@ mod tests {
     use crate::command::{Command, Done, Observed};
     use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
     use crate::isolation::{HOST_VOLUME_WRITABLE, Volume, host_volume_attribute};
+    use crate::job_size::JobSize;
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::{Band, Priority};
@@ -719,7 +720,8 @@ mod tests {
         cell.ok(update(&new_program(&spec), None));
         let index = "field index: value 2 is not valid; allowed: 0 to 1";
         assert_eq!(cell.rejection_text(step(2)), index);
-        let resize = Command::ResizeJob { job: key("ubar/jfoo"), count: 3, expect: None };
+        let resize =
+            Command::ResizeJob { job: key("ubar/jfoo"), size: JobSize::tasks(3), expect: None };
         let open = "not possible while an update of job ubar/jfoo is open; \
                     close it or undo it first";
         assert_eq!(cell.rejection_text(resize), open);

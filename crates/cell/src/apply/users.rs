@@ -176,6 +176,7 @@ fn oversold(state: &State, user: UserId, band: Band, quota: &Quota) -> Option<Sh
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key, name};
     use crate::command::{Command, Done};
+    use crate::job_size::JobSize;
     use crate::priority::Band;
     use crate::quota::{Capability, Quota};
     use crate::time::Time;
@@ -242,7 +243,11 @@ mod tests {
             "user ubar exceeds the production quota: more is held than there is",
         ];
         assert_eq!(cell.event_lines, cut);
-        cell.ok(Command::ResizeJob { job: key("ubar/jfoo"), count: 4, expect: None });
+        cell.ok(Command::ResizeJob {
+            job: key("ubar/jfoo"),
+            size: JobSize::tasks(4),
+            expect: None,
+        });
         let last = "user ubar is within the production quota again: no more is held than there is";
         assert_eq!(cell.event_lines.last().map(String::as_str), Some(last));
     }

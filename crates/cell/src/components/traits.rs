@@ -89,7 +89,15 @@ pub trait ComponentEvent {
     /// A word for what happened, and its details: `updated`, `version 2`.
     fn label_and_detail(&self) -> (&'static str, Option<String>);
 
-    /// What happened, as text with names for people.
+    /// What kind of object it is about, where people cannot tell by its name.
+    fn object_kind(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The name of the object, or its number where it has no row any more.
+    fn object_name(&self, state: &State) -> String;
+
+    /// What happened to the object, as text with names for people.
     fn describe(&self, state: &State) -> String;
 
     /// The rows whose change the event reports.

@@ -166,8 +166,8 @@ impl fmt::Display for Sender {
             Sender::TokenOwner => {
                 "the user it is for, users with manage_users (of machines: manage_machines)"
             }
-            Sender::Schedulers => "schedulers",
-            Sender::Masters => "masters",
+            Sender::Schedulers => "schedulers of the cell",
+            Sender::Masters => "masters of the cell",
             Sender::Tasks => "running tasks",
             Sender::UsersWith(capability) => return write!(f, "users with {capability}"),
             Sender::Agent(machine) => return write!(f, "the agent of machine {machine}"),

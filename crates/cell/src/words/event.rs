@@ -10,38 +10,71 @@ use crate::reason::Reason;
 use crate::state::State;
 use crate::units::pluralize;
 
+/// A sentence about an event in its parts, for those who show the object by itself, or know it
+/// under a name that it no longer has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventText {
+    /// What kind of object it is, where its name alone does not say it: `periodic job`.
+    pub kind: Option<&'static str>,
+    pub object: String,
+    /// What happened to it, and why.
+    pub happened: String,
+}
+
+impl EventText {
+    /// The sentence, with another name for the object.
+    #[must_use]
+    pub fn with_name(&self, object: &str) -> String {
+        match self.kind {
+            Some(kind) => format!("{kind} {object} {}", self.happened),
+            None => format!("{object} {}", self.happened),
+        }
+    }
+}
+
 /// `ubar/jfoo/3 scheduled on m17: found a place`.
 #[must_use]
 pub fn event(state: &State, event: &Event) -> String {
+    let text = event_text(state, event);
+    text.with_name(&text.object)
+}
+
+/// The same in its parts.
+#[must_use]
+pub fn event_text(state: &State, event: &Event) -> EventText {
     let why = reason(state, &event.reason);
-    match &event.what {
-        EventKind::Component(event) => format!("{}: {why}", event.as_component().describe(state)),
+    let mut kind = None;
+    let (object, change) = match &event.what {
+        EventKind::Component(event) => {
+            let event = event.as_component();
+            kind = event.object_kind();
+            (event.object_name(state), event.describe(state))
+        }
         EventKind::Task { job, index, change, .. } => {
             let how = how_given_up(state, *change, &event.reason);
-            let change = task_change(state, *change);
-            format!("{}/{index} {change}: {how}{why}", job_name(state, *job))
-        }
-        EventKind::Job { job, change } => {
-            format!("{} {}: {why}", job_name(state, *job), job_change(*change))
+            let object = format!("{}/{index}", job_name(state, *job));
+            let happened = format!("{}: {how}{why}", task_change(state, *change));
+            return EventText { kind, object, happened };
         }
         EventKind::JobRejected { user, job, refusal: cause } => {
-            format!("{user}/{job} rejected: {}", refusal(state, cause))
+            let happened = format!("rejected: {}", refusal(state, cause));
+            return EventText { kind, object: format!("{user}/{job}"), happened };
         }
+        EventKind::Job { job, change } => (job_name(state, *job), job_change(*change)),
         EventKind::Machine { machine, change } => {
-            format!("{} {}: {why}", machine_name(state, *machine), machine_change(*change))
+            (machine_name(state, *machine), machine_change(*change))
         }
-        EventKind::User { user, change } => {
-            format!("{} {}: {why}", user_name(state, *user), user_change(*change))
-        }
-        EventKind::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
-        EventKind::BoundsChanged => format!("limits for each user changed: {why}"),
+        EventKind::User { user, change } => (user_name(state, *user), user_change(*change)),
+        EventKind::LevelRaised { level } => ("cell".into(), format!("raised to level {level}")),
+        EventKind::BoundsChanged => ("cell".into(), "changed its limits for each user".into()),
         EventKind::Token { token, change } => {
-            format!("{} {}: {why}", token_name(state, *token), token_change(*change))
+            (token_name(state, *token), token_change(*change).to_owned())
         }
         EventKind::Blob { blob, change } => {
-            format!("{} {}: {why}", blob_name(state, *blob), blob_change(*change))
+            (blob_name(state, *blob), blob_change(*change).to_owned())
         }
-    }
+    };
+    EventText { kind, object, happened: format!("{change}: {why}") }
 }
 
 /// An event as history has it: names and codes.

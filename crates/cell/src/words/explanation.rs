@@ -22,8 +22,19 @@ const VICTIMS_SHOWN: usize = 5;
 /// A paragraph of sentences, a line each.
 #[must_use]
 pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
+    render_after("pending: ", explanation, units)
+}
+
+/// The same for a task that fails: it does not wait for lack of a machine, and what machines say
+/// comes second.
+#[must_use]
+pub fn render_when_tried(explanation: &Explanation, units: &dyn Units) -> String {
+    render_after("When it is tried: ", explanation, units)
+}
+
+fn render_after(start: &str, explanation: &Explanation, units: &dyn Units) -> String {
     let text = Text { units };
-    let mut lines = vec![text.headline(explanation)];
+    let mut lines = vec![format!("{start}{}", text.headline(explanation))];
     // Without machines there is nothing to say about the request.
     if explanation.machines_total == 0 {
         lines.extend(text.queue(explanation));
@@ -51,13 +62,20 @@ pub fn change(change: &Counterfactual, units: &dyn Units) -> String {
 /// One reason: `2 lack ram (most free: 3 GiB on m1)`.
 #[must_use]
 pub fn reason(reason: &ReasonCount, units: &dyn Units) -> String {
-    match reason.code {
-        FITS => {
-            let takes = if reason.machines == 1 { "takes" } else { "take" };
-            format!("{} {takes} it as they are", group_digits(u64::from(reason.machines)))
-        }
-        _ => Text { units }.reason(reason),
-    }
+    Text { units }.reason(reason)
+}
+
+/// The same without the number of machines, for tables that have a column for it: `lack ram (most
+/// free: 3 GiB on m1)`.
+#[must_use]
+pub fn reason_alone(reason: &ReasonCount, units: &dyn Units) -> String {
+    Text { units }.reason_alone(reason).1
+}
+
+/// What a reason starts with: the machines, or `on` and the machines.
+enum Subject {
+    Machines,
+    OnMachines,
 }
 
 struct Text<'a> {
@@ -83,27 +101,27 @@ impl Text<'_> {
         let total = group_digits(u64::from(e.machines_total));
         let fitting = e.fitting();
         if e.machines_total == 0 {
-            return "pending: the cell has no machines.".into();
+            return "the cell has no machines.".into();
         }
         if let (true, Some(gang)) = (fitting > 0, e.gang.filter(|gang| *gang > 1)) {
             let gang = group_digits(u64::from(gang));
             return format!(
-                "pending: one task would fit on {} of {}, but all {gang} of the gang must find a \
+                "one task would fit on {} of {}, but all {gang} of the gang must find a \
                  place together.",
                 group_digits(u64::from(fitting)),
                 pluralize(u64::from(e.machines_total), "machine")
             );
         }
         if fitting > 0 && e.machines_total == 1 {
-            return "pending: fits on the only machine as it is now.".into();
+            return "fits on the only machine as it is now.".into();
         }
         if fitting > 0 {
             let fitting = group_digits(u64::from(fitting));
-            return format!("pending: fits on {fitting} of {total} machines as they are now.");
+            return format!("fits on {fitting} of {total} machines as they are now.");
         }
         let needs = self.needs(e);
         let (it, needs) = match needs.as_slice() {
-            [] => return format!("pending: no machine of {total} can take it."),
+            [] => return format!("no machine of {total} can take it."),
             [(text, 1)] => ("it", vec![text.clone()]),
             [(text, _)] => ("them", vec![text.clone()]),
             [_, _] => ("both", needs.into_iter().map(|(text, _)| text).collect()),
@@ -119,7 +137,7 @@ impl Text<'_> {
                 format!("none of the {some} machines it may run on has {it} free")
             }
         };
-        format!("pending: needs {}; {who}.", join_list(&needs))
+        format!("needs {}; {who}.", join_list(&needs))
     }
 
     /// What some machine is short of, devices first, each with the amount needed.
@@ -159,8 +177,15 @@ impl Text<'_> {
     }
 
     fn reason(&self, reason: &ReasonCount) -> String {
+        let machines = group_digits(u64::from(reason.machines));
+        match self.reason_alone(reason) {
+            (Subject::Machines, rest) => format!("{machines} {rest}"),
+            (Subject::OnMachines, rest) => format!("on {machines} {rest}"),
+        }
+    }
+
+    fn reason_alone(&self, reason: &ReasonCount) -> (Subject, String) {
         let n = reason.machines;
-        let machines = group_digits(u64::from(n));
         let [is, lack, fail, have, do_not] = match n {
             1 => ["is", "lacks", "fails", "has", "does not"],
             _ => ["are", "lack", "fail", "have", "do not"],
@@ -169,26 +194,31 @@ impl Text<'_> {
             Some(machine) if available > 0 => format!(" on {}", machine.name),
             _ => String::new(),
         };
-        match &reason.detail {
+        let mut subject = Subject::Machines;
+        let mut on_machines = |rest: String| {
+            subject = Subject::OnMachines;
+            rest
+        };
+        let rest = match &reason.detail {
             Detail::Nothing => match reason.code {
-                "machine-down" => format!("{machines} {is} down"),
-                "machine-draining" => format!("{machines} {is} draining"),
-                "crashed-here" => format!("on {machines} it crashed too often"),
-                "machine-short" => format!("{machines} {is} short itself, open to production only"),
-                "no-alloc-here" => format!("{machines} {have} no alloc of its set"),
-                code => format!("{machines} {fail} for {code}"),
+                FITS if n == 1 => "takes it as they are".into(),
+                FITS => "take it as they are".into(),
+                "machine-down" => format!("{is} down"),
+                "machine-draining" => format!("{is} draining"),
+                "crashed-here" => on_machines("it crashed too often".into()),
+                "machine-short" => format!("{is} short itself, open to production only"),
+                "no-alloc-here" => format!("{have} no alloc of its set"),
+                code => format!("{fail} for {code}"),
             },
-            Detail::Constraint { constraint, .. } => {
-                format!("{machines} {fail} the constraint {constraint}")
-            }
+            Detail::Constraint { constraint, .. } => format!("{fail} the constraint {constraint}"),
             Detail::Tasks { most } => {
-                format!("{machines} {have} as many tasks as a machine may: {}", group_digits(*most))
+                format!("{have} as many tasks as a machine may: {}", group_digits(*most))
             }
-            Detail::Volume(loan) => format!("{machines} {do_not} lend {loan}"),
-            Detail::Spread { domain, limit } => format!(
-                "on {machines} the {} holds {limit} of the job's tasks already",
+            Detail::Volume(loan) => format!("{do_not} lend {loan}"),
+            Detail::Spread { domain, limit } => on_machines(format!(
+                "the {} holds {limit} of the job's tasks already",
                 domain_name(*domain)
-            ),
+            )),
             Detail::StaticPort { port, holders } => {
                 let mut named: Vec<String> = holders
                     .iter()
@@ -197,33 +227,31 @@ impl Text<'_> {
                 if holders.len() < n as usize {
                     named.push("others".into());
                 }
-                format!("on {machines} port {port} is taken (by {})", join_list(&named))
+                on_machines(format!("port {port} is taken (by {})", join_list(&named)))
             }
             Detail::DynamicPorts { asked, available, machine } => format!(
-                "{machines} {lack} free ports (asked {asked}, most free: {available}{})",
+                "{lack} free ports (asked {asked}, most free: {available}{})",
                 on(machine, *available)
             ),
             Detail::Device { kind, models, asked, milli, available, machine } => {
                 let (of, share) = (models_text(models), share_text(*milli));
                 format!(
-                    "{machines} {lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
+                    "{lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
                     on(machine, *available)
                 )
             }
             Detail::Named { name, asked, available, machine } => format!(
-                "{machines} {lack} {name} (asked {}, most free: {}{})",
+                "{lack} {name} (asked {}, most free: {}{})",
                 group_digits(*asked),
                 group_digits(*available),
                 on(machine, *available)
             ),
             Detail::Resource { dimension, available, machine, .. } => {
                 let most = self.free(*dimension, *available);
-                format!(
-                    "{machines} {lack} {dimension} (most free: {most}{})",
-                    on(machine, *available)
-                )
+                format!("{lack} {dimension} (most free: {most}{})", on(machine, *available))
             }
-        }
+        };
+        (subject, rest)
     }
 
     fn changes(&self, e: &Explanation) -> Option<String> {

@@ -15,6 +15,7 @@ use cellwright_cell::command::{
 };
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
@@ -328,7 +329,11 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
         }
         14 | 15 => {
             let count = draw.below(7) as u32;
-            Command::ResizeJob { job: some_job(state, draw), count, expect }
+            let mut size = JobSize::tasks(count);
+            if draw.one_in(3) {
+                (size.cpu, size.disk) = (Some(draw.below(4)), Some(draw.below(4)));
+            }
+            Command::ResizeJob { job: some_job(state, draw), size, expect }
         }
         16 => {
             Command::StopJob { job: some_job(state, draw), expect: tokens_and_blobs::expect(draw) }

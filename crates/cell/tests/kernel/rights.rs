@@ -18,6 +18,7 @@ use cellwright_cell::credential::PartKind;
 use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Token;
+use cellwright_cell::plan::Plan;
 use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::state::State;
@@ -168,6 +169,40 @@ fn an_agent_acts_for_its_own_machine_alone() {
                       agents for their own machine, in namespace system";
         assert_eq!(answer, reason, "{foreign:?}");
     }
+}
+
+/// Nobody becomes the operator for being unknown.
+#[test]
+fn whom_the_cell_does_not_know_it_obeys_in_nothing() {
+    let mut state = state();
+    let sent_away = [PartKind::Scheduler, PartKind::Replica];
+    for (part, who) in sent_away.into_iter().zip(["s1", "r1"]) {
+        let away = Command::Dismiss { part, name: name(who) };
+        let request = Request { by: Actor::Operator, id: None, command: away };
+        let entry = Entry { now: Time(5), requests: vec![request] };
+        assert!(state.apply(&entry, &mut Vec::new())[0].is_ok());
+    }
+    let strangers = [
+        Actor::User(name("nobody")),
+        Actor::Agent(name("stranger")),
+        Actor::Task { task: TaskId(4711), attempt: 1 },
+        Actor::Scheduler(name("s1")),
+        Actor::Replica(name("r1")),
+    ];
+    for (label, command) in commands() {
+        for by in &strangers {
+            let verdict = send(&state, by.clone(), &command);
+            let is_rejected = match &verdict {
+                Err(Rejection::NoSuchUser(user)) => by.user() == Some(user),
+                other => is_wrong_actor(other),
+            };
+            assert!(is_rejected, "{label} by {by}: {verdict:?}");
+        }
+    }
+    let plan = Command::CommitPlan(Plan { made_at: 0, groups: vec![] });
+    let text = send(&state, Actor::Scheduler(name("s1")), &plan).unwrap_err().to_string();
+    assert_eq!(text, "commit_plan is not for scheduler:s1; allowed: schedulers of the cell");
+    assert!(send(&state, Actor::Scheduler(name("s2")), &plan).is_ok());
 }
 
 #[test]

@@ -25,6 +25,7 @@ use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use cellwright_cell::isolation::HostVolume;
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::label::LabelTerm;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
@@ -357,7 +358,11 @@ pub fn commands() -> Vec<Command> {
         Command::SubmitJob { owner: name("ada"), spec: job_spec() },
         Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
         Command::ApplyJob { owner: name("ada"), spec: job_spec(), expect: Some(0) },
-        Command::ResizeJob { job: job.clone(), count: 5, expect: None },
+        Command::ResizeJob {
+            job: job.clone(),
+            size: JobSize { count: Some(5), cpu: Some(300), ram: None, disk: Some(7) },
+            expect: None,
+        },
         Command::StopJob { job: job.clone(), expect: None },
         Command::StopTask { job: job.clone(), index: 3, expect: Some(2) },
     ]);
@@ -427,7 +432,12 @@ fn pin_requests(pins: &mut Pins) {
     every_variant(
         pins,
         "Became",
-        &[ApplyOutcome::Created, ApplyOutcome::Updated, ApplyOutcome::Unchanged],
+        &[
+            ApplyOutcome::Created,
+            ApplyOutcome::Updated,
+            ApplyOutcome::Unchanged,
+            ApplyOutcome::Resized,
+        ],
     );
     let observed = [
         Observed::Started,

@@ -17,6 +17,7 @@ use cellwright_cell::command::{
 };
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::ResourcePressureReport;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::overcommit_eviction;
@@ -275,7 +276,11 @@ impl TranscriptRunner {
             }
             ("resize", [job, count]) => {
                 let count = count.parse().map_err(|_| "a count")?;
-                Command::ResizeJob { job: self.job(job)?, count, expect: None }
+                Command::ResizeJob {
+                    job: self.job(job)?,
+                    size: JobSize::tasks(count),
+                    expect: None,
+                }
             }
             ("stop", [job]) => Command::StopJob { job: self.job(job)?, expect: None },
             ("stop-task", [task]) => {

@@ -1,18 +1,18 @@
-//! Alarms of the leader: machines that are up but silent, and others.
+//! Alarms of the cell: machines that are up but silent, and others.
 //!
-//! Only the leader knows of them, and it does not write them into the log: a machine that answers
-//! again a second later was never down. So the leader itself is asked, at its own address.
+//! Any replica asks the leader for them. It is asked itself, at its own address, because of a cell
+//! without a leader people are told who answers, and since when.
 
 use crate::connection::Cell;
 use crate::format;
 use cellwright_api::types::{self, Alarm, AlarmView, MasterStatus, MemberView};
 use cellwright_cell::time::Span;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The hint for a missing leader; left out by `cell master status` itself.
-pub const MASTER_STATUS_HINT: &str = "; next: cell master status";
+/// Shows more about a missing leader.
+const MASTER_STATUS_HINT: &str = "; next: cell master status";
 
 /// The alarms that the leader reports.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,12 @@ impl Alarms {
         if leader_of(&statuses[0]).is_none() {
             statuses.extend(other_replicas(cell, &statuses[0]).await);
         }
-        Alarms::from_known_leader(cell, &statuses).await.unwrap_or_default()
+        let mut alarms = Alarms::from_known_leader(cell, &statuses).await.unwrap_or_default();
+        let leaderless = |view: &&mut AlarmView| matches!(view.alarm, Alarm::NoLeader { .. });
+        for view in alarms.items.iter_mut().filter(leaderless) {
+            view.message.push_str(MASTER_STATUS_HINT);
+        }
+        alarms
     }
 
     /// Asks the leader that one of the replicas in `statuses` knows; at least one replica has
@@ -55,10 +60,18 @@ impl Alarms {
             Some(address) => Alarms::from_replica(cell, &address).await?,
             None => Alarms { items: vec![leaderless_alarm(statuses)], is_leaderless: true },
         };
+        // These replicas say what it is that is damaged, and the leader how many parts.
+        let details: Vec<AlarmView> = statuses.iter().flat_map(damage_alarms).collect();
+        let damaged = |view: &AlarmView| match &view.alarm {
+            Alarm::DiskDamage { replica, .. } => Some(replica.clone()),
+            _ => None,
+        };
+        let detailed: BTreeSet<String> = details.iter().filter_map(damaged).collect();
+        found_alarms.items.retain(|view| damaged(view).is_none_or(|of| !detailed.contains(&of)));
         // Alarms about silent machines may be many, and come last.
         let is_silent = |view: &AlarmView| matches!(view.alarm, Alarm::MachineSilent { .. });
         let at = found_alarms.items.iter().position(is_silent).unwrap_or(found_alarms.items.len());
-        found_alarms.items.splice(at..at, statuses.iter().flat_map(damage_alarms));
+        found_alarms.items.splice(at..at, details);
         Ok(found_alarms)
     }
 
@@ -98,8 +111,8 @@ async fn other_replicas(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> 
     answered
 }
 
-/// The alarm for a missing leader: what is wrong, since when, which replicas answer, and what to
-/// type next. `statuses`: of the replicas that answered, at least one.
+/// The alarm for a missing leader: what is wrong, since when, and which replicas answer. At
+/// least one replica answered.
 fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
     let longest =
         statuses.iter().filter_map(|status| status.leaderless_ms).max().unwrap_or_default();
@@ -114,7 +127,7 @@ fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
     };
     let message = format!(
         "no leader for {}: nothing can change, and what is shown may be old; \
-         {answering}{MASTER_STATUS_HINT}",
+         {answering}",
         format::duration(Span(longest))
     );
     AlarmView { alarm: Alarm::NoLeader { seconds: longest / 1000 }, message }
@@ -159,7 +172,7 @@ mod tests {
         assert_eq!(
             leaderless_alarm(&statuses).message,
             "no leader for 61 s: nothing can change, and what is shown may be old; of 3 \
-             replicas answer: m2, m3; next: cell master status"
+             replicas answer: m2, m3"
         );
     }
 

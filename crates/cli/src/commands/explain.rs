@@ -152,6 +152,7 @@ mod tests {
             machines: 1,
             detail: json!({ "source": source, "writable": writable }),
             text: String::new(),
+            about: String::new(),
         };
         let hints = host_volume_hints(&[
             reason("volume", "/srv/a", true),

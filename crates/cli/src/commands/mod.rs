@@ -51,7 +51,6 @@ mod target;
 mod token;
 mod top;
 mod update;
-mod update_closing;
 mod user;
 mod validate;
 mod virtual_args;

@@ -1,17 +1,23 @@
-//! `cell resize`: changes the number of tasks or their limits, without the job file at hand.
+//! `cell resize`: changes the number of tasks or their limits, without the job file at hand. It
+//! sends what was asked for; the cell merges that with the job as it is.
 
+use super::Success;
 use super::parse::{nonzero_cores, size};
 use super::target::{TargetArg, parse_target};
-use super::{Success, update_closing};
-use crate::connection::{Cell, ConnectionArgs};
+use super::update::closed_message;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::print_prose;
+use crate::format;
+use crate::output::{print_notice, print_prose};
 use crate::runtime::block_on;
-use cellwright_api::client::ChangeOptions;
-use cellwright_cell::admit;
+use cellwright_api::client::{ChangeOptions, ClientError};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::Applied;
+use cellwright_cell::command::ApplyOutcome;
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::name::JobKey;
-use cellwright_cell::spec::JobSpec;
 use clap::{ArgGroup, Args};
+use serde_json::Value;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,71 +62,73 @@ pub struct ResizeArgs {
 impl ResizeArgs {
     pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         let cell = connection.cell()?;
-        block_on(async {
+        let size = self.size();
+        let (key, answer) = block_on(async {
             let key = self.job.resolve(&cell).await?.job;
-            match (self.tasks, self.cpu.or(self.ram).or(self.disk)) {
-                (Some(count), None) => set_task_count(&cell, &key, count).await?,
-                _ => self.set_limits(&cell, &key).await?,
-            }
-            Ok(Success::Done)
-        })
-    }
-
-    async fn set_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
-        let job = cell.client.job(key).await?.value.item;
-        let spec = job.spec;
-        // A spec is returned without its secrets, so writing it back would lose them.
-        if !spec.task.secrets.is_empty() {
-            return Err(Failure::Operation {
-                message: format!("job {key} has secrets, which are never shown"),
-                next: "change the limits in its file: cell run FILE".into(),
-            });
-        }
-        let spec = self.resized_spec(spec)?;
-        let change = ChangeOptions { expect: Some(job.version), ..ChangeOptions::default() };
-        let update = async || cell.client.update_job(&key.user, &spec, &change).await;
-        let done =
-            update_closing::send_change(cell, key, Some(job.version), Some(&spec), update).await?;
-        let outcome = if done.changed {
-            format!("rolls to version {}", done.version.unwrap_or(job.version))
-        } else {
-            "was like this already".into()
-        };
-        print_prose(&format!("job {key} {outcome}\nnext: cell update {key} status\n"))
-    }
-
-    /// The resulting spec, if its tasks can start: job files are checked in the same way, since the
-    /// cell itself would roll the job into tasks that never start.
-    fn resized_spec(&self, mut spec: JobSpec) -> Result<JobSpec, Failure> {
-        let limits = &mut spec.task.limits;
-        limits.cpu = self.cpu.unwrap_or(limits.cpu);
-        limits.ram = self.ram.unwrap_or(limits.ram);
-        limits.disk = self.disk.unwrap_or(limits.disk);
-        spec.count = self.tasks.unwrap_or(spec.count);
-        admit::check(&spec, admit::has_memory_to_start).map_err(|rejection| {
-            // This command does not change tasks with limits of their own.
-            let next = if spec.task.limits.ram < admit::MIN_RAM {
-                "the same command with a larger --ram"
-            } else {
-                "change the limits in its file: cell run FILE"
-            };
-            Failure::from_error(&rejection, next)
+            let answer = cell.client.resize_job(&key, &size, &ChangeOptions::default()).await;
+            Ok::<_, Failure>((key, answer))
         })?;
-        Ok(spec)
+        let applied = answer.map_err(|error| rejected(&key, error))?.value;
+        if let Some(version) = applied.closed_update {
+            print_notice(&closed_message(&key, version));
+        }
+        print_prose(&outcome(&key, &size, &applied))?;
+        Ok(Success::Done)
+    }
+
+    fn size(&self) -> JobSize {
+        JobSize { count: self.tasks, cpu: self.cpu, ram: self.ram, disk: self.disk }
     }
 }
 
-async fn set_task_count(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
-    let resize = async || cell.client.resize_job(key, count, &ChangeOptions::default()).await;
-    let done = update_closing::send_change(cell, key, None, None, resize).await?;
-    let tasks = crate::format::pluralize(u64::from(count), "task");
-    let outcome = if done.changed { "has now" } else { "had already" };
-    print_prose(&format!("job {key} {outcome} {tasks}\nnext: cell status {key}\n"))
+fn outcome(key: &JobKey, size: &JobSize, applied: &Applied) -> String {
+    let count_alone = size.count.filter(|count| *size == JobSize::tasks(*count));
+    let next = match count_alone {
+        Some(_) => format!("cell status {key}"),
+        None => format!("cell update {key} status"),
+    };
+    let tasks = count_alone.map(|count| format::pluralize(u64::from(count), "task"));
+    let outcome = match (applied.became, tasks) {
+        (ApplyOutcome::Unchanged, Some(tasks)) => format!("had already {tasks}"),
+        (ApplyOutcome::Unchanged, None) => "was like this already".into(),
+        (ApplyOutcome::Resized, Some(tasks)) => format!("has now {tasks}"),
+        // Limits were named, and are what they were.
+        (ApplyOutcome::Resized, None) => "has now that many tasks".into(),
+        (ApplyOutcome::Created | ApplyOutcome::Updated, _) => {
+            format!("rolls to version {}", applied.version)
+        }
+    };
+    format!("job {key} {outcome}\nnext: {next}\n")
+}
+
+/// What to do about a size that the cell rejects. This command does not change tasks with limits of
+/// their own.
+fn rejected(key: &JobKey, error: ClientError) -> Failure {
+    let next = match &error {
+        ClientError::Api(error) => match bad_field(error) {
+            Some("task.limits.ram") => Some("the same command with a larger --ram"),
+            Some(field) if field.starts_with("overrides.") => {
+                Some("change the limits in its file: cell run FILE")
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    match (next, error) {
+        (Some(next), ClientError::Api(error)) => Failure::from_error(&error, next),
+        (_, error) => Failure::from_change(error, &format!("cell status {key}")),
+    }
+}
+
+fn bad_field(error: &ApiError) -> Option<&str> {
+    let field = error.details.get("field").and_then(Value::as_str);
+    field.filter(|_| error.code == Code::BadField)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_cell::name::Name;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -129,39 +137,72 @@ mod tests {
         args: ResizeArgs,
     }
 
-    fn resized(options: &[&str], overrides: &str) -> Result<JobSpec, Failure> {
-        let line = Line::try_parse_from([&["resize", "ann/web"], options].concat()).unwrap();
-        let spec = format!(
-            r#"{{"name": "web", "priority": 100, "overrides": {overrides},
-                 "task": {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": ["sleep"]}}}}"#
-        );
-        line.args.resized_spec(serde_json::from_str(&spec).unwrap())
+    fn key() -> JobKey {
+        JobKey { user: Name::new("ann").unwrap(), job: Name::new("web").unwrap() }
     }
 
     #[test]
-    fn tasks_that_could_not_begin_are_refused_before_anything_is_sent() {
-        let failure_text = |options: &[&str], overrides: &str| match resized(options, overrides) {
-            Err(Failure::Operation { message, next }) => (message, next),
-            other => panic!("{other:?}"),
+    fn only_what_is_named_is_asked_for() {
+        let size = |options: &[&str]| {
+            Line::try_parse_from([&["resize", "ann/web"], options].concat()).unwrap().args.size()
         };
-        let (message, next) = failure_text(&["--ram", "1B"], "{}");
-        let want = "field task.limits.ram: value 1 is not valid; allowed: 2097152 (2 MiB) or more";
-        assert!(message.starts_with(want), "{message}");
-        assert_eq!(next, "the same command with a larger --ram");
-        let own = r#"{"0": {"limits": {"cpu": 100, "ram": 1}}}"#;
-        let (message, next) = failure_text(&["--cpu", "1"], own);
-        assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
-        assert!(next.contains("in its file"), "{next}");
         // Job files call the option `count`.
         for tasks in ["--tasks", "--count"] {
-            let spec = resized(&["--ram", "2MiB", "--cpu", "0.5", tasks, "3"], "{}").unwrap();
-            assert_eq!((spec.task.limits.ram, spec.task.limits.cpu, spec.count), (2 << 20, 500, 3));
+            assert_eq!(size(&[tasks, "3"]), JobSize::tasks(3));
         }
+        let limits = JobSize { cpu: Some(500), ram: Some(2 << 20), ..JobSize::default() };
+        assert_eq!(size(&["--cpu", "0.5", "--ram", "2MiB"]), limits);
     }
 
     #[test]
     fn no_cores_are_a_slip() {
         let error = Line::try_parse_from(["resize", "ann/web", "--cpu", "0"]).err().unwrap();
         assert!(error.to_string().contains("from 0.001 on"), "{error}");
+    }
+
+    #[test]
+    fn what_was_done_is_told_in_the_words_of_what_was_asked() {
+        let check = |size: JobSize, became: ApplyOutcome, want: &str| {
+            let JobKey { user, job: name } = key();
+            let applied = Applied {
+                index: 7,
+                user,
+                name,
+                became,
+                version: 3,
+                closed_update: None,
+                dry_run: false,
+                expect: None,
+                changes: Vec::new(),
+                class: None,
+            };
+            assert_eq!(outcome(&key(), &size, &applied), want);
+        };
+        let tasks = JobSize::tasks(2);
+        let ram = JobSize { ram: Some(1 << 30), ..tasks };
+        let next = "next: cell status ann/web\n";
+        check(tasks, ApplyOutcome::Resized, &format!("job ann/web has now 2 tasks\n{next}"));
+        check(tasks, ApplyOutcome::Unchanged, &format!("job ann/web had already 2 tasks\n{next}"));
+        let next = "next: cell update ann/web status\n";
+        check(ram, ApplyOutcome::Updated, &format!("job ann/web rolls to version 3\n{next}"));
+        check(ram, ApplyOutcome::Unchanged, &format!("job ann/web was like this already\n{next}"));
+        check(ram, ApplyOutcome::Resized, &format!("job ann/web has now that many tasks\n{next}"));
+    }
+
+    #[test]
+    fn a_size_that_is_rejected_is_answered_with_what_to_type() {
+        let next = |field: &str| {
+            let error = ApiError::field(field, "1", "2097152 or more");
+            match rejected(&key(), ClientError::Api(error)) {
+                Failure::Operation { message, next } => {
+                    assert!(message.starts_with(&format!("field {field}: value 1")), "{message}");
+                    next
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(next("task.limits.ram"), "the same command with a larger --ram");
+        assert!(next("overrides.0.limits.ram").contains("in its file"));
+        assert_eq!(next("count"), Code::BadField.hint());
     }
 }

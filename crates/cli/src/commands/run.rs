@@ -2,8 +2,9 @@
 //! differs is updated by a rolling update, and one that is equal is left alone. The cell decides in
 //! one step which of these applies, and reports it here.
 
+use super::update::closed_message;
 use super::wait::{WaitOptions, WaitResult, is_over_within};
-use super::{Success, file, package, pagination, parse, plan_request, update_closing};
+use super::{Success, file, package, pagination, parse, plan_request};
 use crate::args::OutputArgs;
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
@@ -188,6 +189,7 @@ impl RunResult {
             (ApplyOutcome::Updated, Some(version)) => format!("being updated to version {version}"),
             (ApplyOutcome::Updated, None) => "being updated".to_owned(),
             (ApplyOutcome::Unchanged, _) => "unchanged".to_owned(),
+            (ApplyOutcome::Resized, _) => "resized".to_owned(),
         };
         let tasks = format::pluralize(u64::from(self.tasks), "task");
         let word = if self.kind == "cron" { "periodic job" } else { "job" };
@@ -288,7 +290,7 @@ async fn run_job(
     let applied = answer.map_err(in_doubt)?.value;
     let key = JobKey { user: applied.user, job: applied.name };
     if let Some(version) = applied.closed_update {
-        print_notice(&update_closing::closed_message(&key, version));
+        print_notice(&closed_message(&key, version));
     }
     if applied.became == ApplyOutcome::Unchanged {
         warn_stopped_tasks(cell, &key).await?;

@@ -231,6 +231,11 @@ fn render(status: &UpdateStatus) -> String {
     out
 }
 
+/// The message about an update that was closed for the next change of its job.
+pub fn closed_message(key: &JobKey, version: u32) -> String {
+    format!("the update of {key} to version {version} was complete: it is closed")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

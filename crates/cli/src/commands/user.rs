@@ -186,20 +186,9 @@ impl CapabilityArgs {
 
 fn remove(cell: &Cell, user: &Name) -> Result<(), Failure> {
     let (path, none, change) = (format!("/v1/users/{user}"), None::<&()>, ChangeOptions::default());
-    let removed: Result<Changed, Failure> = block_on(async {
-        Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
-    });
-    removed.map_err(|failure| match failure {
-        Failure::Operation { message, .. } if message.contains("live job") => {
-            let next =
-                format!("stop them: cell job status --user {user}, cell stop JOB; then again");
-            Failure::Operation { message, next }
-        }
-        Failure::Operation { message, .. } if message.contains("periodic") => {
-            let next = "take them away first: cell cron ls, cell cron rm USER/CRON".into();
-            Failure::Operation { message, next }
-        }
-        other => other,
+    block_on(async {
+        cell.client.change::<_, Changed>(Method::DELETE, &path, none, &change).await?;
+        Ok(())
     })?;
     print_prose(&format!(
         "user {user} is not part of the cell any more; their tokens are worthless from now on\n"

@@ -7,6 +7,7 @@ use cellwright_cell::command::{Done, EvictCause};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::ephemeral;
 use cellwright_cell::id::MachineId;
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
@@ -269,7 +270,7 @@ fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
         "nobody is down for nothing"
     );
     // Room elsewhere, and they go one by one.
-    cell.ok(Command::ResizeJob { job: key("set"), count: 2, expect: None });
+    cell.ok(Command::ResizeJob { job: key("set"), size: JobSize::tasks(2), expect: None });
     cell.place_and_start();
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());

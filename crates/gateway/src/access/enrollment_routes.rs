@@ -99,7 +99,7 @@ impl EnrollmentApi {
         let log_time = self.handle.log_time();
         let admission = Admission::check(&request, &from, &view.state, log_time)
             .map_err(join_error_response)?;
-        let caller = self.handle.own_caller();
+        let caller = self.handle.own_caller()?;
         let used = match admission.command.clone() {
             Some(command) => {
                 let id = Some(admission.id);

@@ -27,7 +27,7 @@ impl Api {
             Command::SubmitJob { spec, .. }
             | Command::UpdateJob { spec, .. }
             | Command::ApplyJob { spec, .. } => ("count", spec.count),
-            Command::ResizeJob { count, .. } => ("count", *count),
+            Command::ResizeJob { size, .. } => ("count", size.count.unwrap_or(0)),
             other => match cron_spec(other) {
                 Some(spec) => ("job.count", spec.job.count),
                 None => return Ok(()),

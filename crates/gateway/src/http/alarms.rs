@@ -1,5 +1,6 @@
-//! Alarms that this replica knows of: silent machines and clocks, on the leader, and the disks.
-//! Metrics report the same numbers, from this very list.
+//! Alarms of the cell: silent machines, clocks and disks as the leader knows them, and what each
+//! replica knows of its own files. Metrics report the same of this replica alone, for their reader
+//! reads all of them.
 
 use super::call::Call;
 use super::{Api, ApiResult, reply};
@@ -7,25 +8,39 @@ use cellwright_api::types::{Alarm, AlarmView, Alarms, ClockOwner};
 use cellwright_cell::state::State;
 use cellwright_control::input::Alarm as Noticed;
 use cellwright_control::log_time::ClockSource;
-use cellwright_store::Role;
+use cellwright_master::replica_alarms::ReplicaAlarms;
+use cellwright_store::{DiskSpace, NodeId};
+use std::collections::BTreeMap;
 
 impl Api {
     pub(super) async fn list_alarms(&self, call: Call) -> ApiResult {
+        let known = self.handle.all_alarms().await;
+        let leader = known.iter().find(|(_, alarms)| alarms.leads);
+        let leader = leader.map(|(id, _)| self.replica_name(*id));
+        let items = self.alarms(&known).into_iter().map(AlarmView::from).collect();
         let status = self.handle.status();
-        let items = self.alarms().into_iter().map(AlarmView::from).collect();
         let replica = self.replica_name(status.id);
-        let leads = status.role == Role::Leader;
         let index = status.applied.unwrap_or(0);
-        Ok(reply::json(&call, index, &Alarms { replica, leads, items }))
+        Ok(reply::json(&call, index, &Alarms { replica, leader, items }))
+    }
+
+    /// Those of this replica alone.
+    pub(super) fn local_alarms(&self) -> Vec<Alarm> {
+        let own = (self.handle.status().id, self.handle.local_alarms());
+        self.alarms(&BTreeMap::from([own]))
     }
 
     /// All alarms; single silent machines come last, because there may be many.
-    pub(super) fn alarms(&self) -> Vec<Alarm> {
-        let noticed = self.handle.alarms();
+    fn alarms(&self, known: &BTreeMap<NodeId, ReplicaAlarms>) -> Vec<Alarm> {
         let state = self.handle.read().state;
+        let own = known.get(&self.handle.status().id);
+        // Others know no more of machines, clocks and disks than what is of themselves.
+        let leader = known.values().find(|alarms| alarms.leads);
+        let Some(first) = leader.or(own) else { return Vec::new() };
+        let noticed = &first.noticed;
         let mut alarms = Vec::new();
-        if let Some(long) = self.handle.leaderless_for() {
-            alarms.push(Alarm::NoLeader { seconds: long.as_secs() });
+        if let (None, Some(seconds)) = (leader, first.leaderless_seconds) {
+            alarms.push(Alarm::NoLeader { seconds });
         }
         alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
             Noticed::MostMachinesSilent { silent, up } => {
@@ -36,18 +51,19 @@ impl Api {
             }
             Noticed::MachineSilent { .. } | Noticed::ClockSkew { .. } => None,
         }));
-        let parts = u32::try_from(self.disk_damage().len()).unwrap_or(u32::MAX);
-        if parts > 0 {
-            let replica = self.replica_name(self.handle.status().id);
-            alarms.push(Alarm::DiskDamage { replica, parts });
-        }
+        alarms.extend(known.iter().filter(|(_, known)| !known.damage.is_empty()).map(
+            |(id, known)| {
+                let parts = u32::try_from(known.damage.len()).unwrap_or(u32::MAX);
+                Alarm::DiskDamage { replica: self.replica_name(*id), parts }
+            },
+        ));
         alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
             Noticed::ClockSkew { source: whose, seconds } => {
                 Some(Alarm::ClockSkew { clock: self.clock(&state, whose)?, seconds: *seconds })
             }
             _ => None,
         }));
-        alarms.extend(self.disks());
+        alarms.extend(first.disks.iter().filter_map(|(id, room)| self.disk(*id, room)));
         alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
             Noticed::MachineSilent { machine, silent } => {
                 let machine = state.machines().get(*machine)?.spec.name.to_string();
@@ -58,20 +74,16 @@ impl Api {
         alarms
     }
 
-    /// Of all replicas on the leader, which polls them; of itself on others.
-    fn disks(&self) -> Vec<Alarm> {
-        let (rooms, members) = (self.handle.replica().disk_spaces(), self.handle.status().members);
-        let disk_alarm = |(id, room): (&u64, &cellwright_store::DiskSpace)| {
-            let (replica, free_bytes) = (members.get(id)?.peer.name.clone(), room.free);
-            if room.is_below_reserve() {
-                Some(Alarm::DiskShort { replica, free_bytes })
-            } else if room.is_low() {
-                Some(Alarm::DiskLow { replica, free_bytes })
-            } else {
-                None
-            }
-        };
-        rooms.iter().filter_map(disk_alarm).collect()
+    fn disk(&self, id: NodeId, room: &DiskSpace) -> Option<Alarm> {
+        let replica = self.handle.status().members.get(&id)?.peer.name.clone();
+        let free_bytes = room.free;
+        if room.is_below_reserve() {
+            Some(Alarm::DiskShort { replica, free_bytes })
+        } else if room.is_low() {
+            Some(Alarm::DiskLow { replica, free_bytes })
+        } else {
+            None
+        }
     }
 
     /// `None` for a machine that was removed.

@@ -55,29 +55,13 @@ impl Api {
             level: LEVEL,
             leaderless_ms: leaderless
                 .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
-            damage: self.disk_damage(),
+            damage: self.handle.disk_damage(),
             waiting: self
                 .handle
                 .replicated()
                 .with(|view| waiting_replicas(&view.state, &status.members)),
         };
         Ok(reply::json(&call, master_status.applied, &master_status))
-    }
-
-    /// What is damaged or missing on the disk of this replica, or was when it started.
-    pub(super) fn disk_damage(&self) -> Vec<String> {
-        let is_compensated = |damage_line: &String| {
-            format!(
-                "{damage_line}; an older snapshot and the log made up for it when this replica \
-                 started: look after the disk; the next start without damage ends this alarm"
-            )
-        };
-        let passed_over = &self.handle.replica().recovery().skipped_snapshots;
-        self.services
-            .disk_damage()
-            .into_iter()
-            .chain(passed_over.iter().map(is_compensated))
-            .collect()
     }
 
     pub(super) async fn confirm_master(&self, mut call: Call) -> ApiResult {
@@ -117,7 +101,8 @@ impl Api {
     async fn revoke_replica(&self, member: Option<&str>) {
         let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
         let command = Command::Dismiss { part: PartKind::Replica, name };
-        if let Err(error) = self.handle.submit(&self.handle.own_caller(), None, command).await {
+        let sent = async { self.handle.submit(&self.handle.own_caller()?, None, command).await };
+        if let Err(error) = sent.await {
             tracing::warn!(%error, member, "a replica that was removed may still call");
         }
     }

@@ -230,6 +230,8 @@ mod tests {
             at: Time(index),
             object: "cell".into(),
             text: "x".repeat(length),
+            happened: String::new(),
+            machine: None,
             by: cellwright_cell::command::Actor::Operator,
             what: EventKind::BoundsChanged,
             reason: Reason::Requested,

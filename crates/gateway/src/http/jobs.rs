@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::{Api, ApiResult, reply, user_of, view};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::{ResizeJob, SubmitJob, owner_or};
+use cellwright_api::types::{SubmitJob, owner_or};
 use cellwright_cell::command::Command;
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::JobState;
@@ -154,12 +154,6 @@ impl Api {
         }
         let expect = call.expect()?;
         self.change(&call, Command::UpdateJob { owner, spec, expect }).await
-    }
-
-    pub(super) async fn resize_job(&self, mut call: Call) -> ApiResult {
-        let ResizeJob { count } = call.json(self).await?;
-        let (job, expect) = (call.job()?, call.expect()?);
-        self.change(&call, Command::ResizeJob { job, count, expect }).await
     }
 
     pub(super) async fn stop_job(&self, call: Call) -> ApiResult {

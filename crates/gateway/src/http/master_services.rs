@@ -5,7 +5,7 @@ use super::replica_services::{Cursor, EventRecord, FeedPage, ReplicaServices};
 use axum::body::{Body, HttpBody};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
-use cellwright_cell::event::Event;
+use cellwright_cell::event::{Event, EventKind};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::state::State;
@@ -232,17 +232,20 @@ fn blob_error(error: BlobError) -> ApiError {
     }
 }
 
-/// The sentence starts with the event's object, under the name it had then.
+/// The sentence names the event's object as it was called then.
 fn event_record(state: &State, item: RecordedEvent) -> EventRecord {
     let RecordedEvent { index, position, object, reason_object: _, event } = item;
-    let rendered = words::event(state, &event);
-    let text = match rendered.split_once(' ') {
-        Some((_, rest)) => format!("{object} {rest}"),
-        None => rendered,
+    let text = words::event_text(state, &event);
+    let machine = match event.what {
+        EventKind::Machine { .. } => Some(object.clone()),
+        _ => event
+            .mentioned_machine()
+            .and_then(|machine| state.machines().get(machine).map(|row| row.spec.name.to_string())),
     };
     let cursor = Cursor { index, position };
     let Event { at, by, what, reason } = event;
-    EventRecord { cursor, at, object, text, by, what, reason }
+    let (text, happened) = (text.with_name(&object), text.happened);
+    EventRecord { cursor, at, object, text, happened, machine, by, what, reason }
 }
 
 fn audit_view(item: AuditEntry) -> AuditView {

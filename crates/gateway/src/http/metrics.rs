@@ -183,9 +183,9 @@ impl Api {
         self.alarm_metrics(page);
     }
 
-    /// The alarms that `GET /v1/alarms` lists, as gauges.
+    /// The alarms that this replica adds to those of `GET /v1/alarms`, as gauges.
     fn alarm_metrics(&self, page: &mut MetricsPage) {
-        let alarms = self.alarms();
+        let alarms = self.local_alarms();
         page.header("cell_alarms", "gauge", "What a person should look at.");
         for alarm in &alarms {
             let (name, value) = match alarm {
@@ -197,7 +197,7 @@ impl Api {
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
         }
         let about = "What is damaged or missing on the disk of this replica.";
-        page.gauge("cell_damage", about, self.disk_damage().len());
+        page.gauge("cell_damage", about, self.handle.disk_damage().len());
         let about = "Since a machine that is up was heard from; leader, the longest silent ones.";
         page.alarm_gauge("cell_machine_silent_seconds", about, &alarms, |alarm| match alarm {
             Alarm::MachineSilent { machine, seconds } => {

@@ -151,6 +151,10 @@ impl Api {
     #[must_use]
     pub fn new(handle: MasterHandle, services: Arc<dyn ReplicaServices>, config: ApiConfig) -> Api {
         let flow = config.flow;
+        let files = Arc::downgrade(&services);
+        handle.set_damage_source(Box::new(move || {
+            files.upgrade().map_or_else(Vec::new, |files| files.disk_damage())
+        }));
         Api {
             handle,
             services,

@@ -18,6 +18,8 @@ pub(super) fn event_view(record: EventRecord) -> EventView {
         at: record.at,
         object: record.object,
         text: record.text,
+        happened: record.happened,
+        machine: record.machine,
         by: record.by.to_string(),
         reason_code: record.what.reason_code(&record.reason).into(),
         what: record.what,

@@ -68,7 +68,12 @@ pub struct EventRecord {
     pub at: Time,
     /// `user/job/index`, `user/job`, or the name of a machine, user or resource.
     pub object: String,
+    /// The event in a sentence.
     pub text: String,
+    /// What happened to the object: the sentence without it.
+    pub happened: String,
+    /// The machine that it is about, or on which it happened.
+    pub machine: Option<String>,
     /// The actor.
     pub by: Actor,
     pub what: EventKind,

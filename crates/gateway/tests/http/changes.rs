@@ -62,7 +62,7 @@ async fn versions_guard_changes() {
     let got = cell.ask_as(&caller, &both, &[("if-match", &current)], body.clone()).await;
     assert_eq!((got.status, got.code()), (400, "bad-parameter"), "{}", got.text);
     let got = cell.ask_as(&caller, resize, &[("if-match", &current)], body).await;
-    assert_eq!((got.status, &got.body["changed"]), (200, &json!(true)), "{}", got.text);
+    assert_eq!((got.status, &got.body["became"]), (200, &json!("resized")), "{}", got.text);
     let bad = cell.ask_as(&caller, resize, &[("if-match", "*")], json!({ "count": 2 })).await;
     assert_eq!(bad.code(), "bad-parameter");
 }

@@ -24,11 +24,11 @@ async fn jobs(cell: &Cell) {
     let why = cell.must("GET /v1/jobs/ubar/jfoo/tasks/2/explain", NONE).await;
     // Its only machine has never been heard from.
     let down = json!([{ "code": "machine-down", "machines": 1, "detail": null,
-        "text": "1 is down" }]);
+        "text": "1 is down", "about": "is down" }]);
     assert_eq!(why.body["item"]["reasons"], down);
     assert_eq!(why.body["item"]["position"], 3);
     let sized = cell.must("POST /v1/jobs/ubar/jfoo/resize", json!({ "count": 2 })).await;
-    assert_eq!(sized.body["changed"], true);
+    assert_eq!(sized.body["became"], "resized");
     let mut spec = job("jfoo", 2);
     spec["task"]["command"] = json!(["/bin/false"]);
     let updated = cell.must("PUT /v1/jobs/ubar/jfoo", spec.clone()).await;

@@ -94,6 +94,19 @@ fn replicas(samples: &mut Samples) {
     let refused = json!({
         "machine": "m1", "reason": "r", "next": "n", "lasted": 10, "age": 11,
     });
+    let noticed = json!([
+        { "MostMachinesSilent": { "silent": 20, "up": 21 } },
+        { "DownRateLimited": { "waiting": 22 } },
+        { "MachineSilent": { "machine": 23, "silent": 24 } },
+        { "ClockSkew": { "source": "Log", "seconds": -25 } },
+        { "ClockSkew": { "source": { "Replica": 26 }, "seconds": 27 } },
+        { "ClockSkew": { "source": { "Machine": 28 }, "seconds": 29 } },
+        { "ClockSkew": { "source": { "Scheduler": "s" }, "seconds": 30 } },
+    ]);
+    let alarms = json!({
+        "leads": true, "noticed": noticed, "disks": { "31": { "free": 32, "reserve": 33 } },
+        "damage": ["d"], "leaderless_seconds": 34,
+    });
     samples.each::<PeerAnswer>(vec![
         ("Raft", json!({ "DiskSpace": { "free": 12, "reserve": 13 } })),
         ("WrongLog", json!("why")),
@@ -102,6 +115,7 @@ fn replicas(samples: &mut Samples) {
         ("PastUsage", json!({ "written": written, "unwritten": [] })),
         ("Records", json!({ "records": [[16, 17, [18]]], "upto": 19 })),
         ("RejectedPolls", json!([refused])),
+        ("Alarms", alarms),
     ]);
 }
 

@@ -24,6 +24,7 @@ pub fn take_all(samples: &mut Samples) {
         ("PastUsage", json!({ "log_id": 4, "up_to": 5 })),
         ("Records", json!({ "log": "Audit", "after": 6, "until": 7 })),
         ("RejectedPolls", Value::Null),
+        ("Alarms", Value::Null),
     ]);
     raft(samples);
 }

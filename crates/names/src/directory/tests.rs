@@ -114,7 +114,8 @@ fn apply_step(cell: &mut Cell, step: &Step) {
         }
         Step::Resize(at, count) => {
             let (job, count) = (key(JOBS[usize::from(at)]), count.into());
-            cell.try_apply(Command::ResizeJob { job, count, expect: None });
+            let size = cellwright_cell::job_size::JobSize::tasks(count);
+            cell.try_apply(Command::ResizeJob { job, size, expect: None });
         }
         Step::Place(at, index, on) => {
             if let Some(task) = task(cell, at, index) {

@@ -10,6 +10,7 @@ use cellwright_cell::command::{ReservationChange, TaskReport, Verdict};
 use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::plan::{Assignment, Plan};
@@ -315,7 +316,11 @@ impl World {
             0 => self.apply_any(Command::StopJob { job: key, expect: None }),
             1 => {
                 let count = self.rng.below(8) as u32 + 1;
-                self.apply_any(Command::ResizeJob { job: key, count, expect: None });
+                self.apply_any(Command::ResizeJob {
+                    job: key,
+                    size: JobSize::tasks(count),
+                    expect: None,
+                });
             }
             2 => self.apply_any(Command::CloseUpdate { job: key, expect: None }),
             3 => {

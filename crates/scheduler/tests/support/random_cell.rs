@@ -6,6 +6,7 @@ use cellwright_cell::command::{
     Command, EvictCause, Observed, Request, ReservationChange, TaskReport,
 };
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::job_size::JobSize;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
@@ -118,7 +119,9 @@ fn job_command(rng: &mut TestRng) -> Command {
     match rng.below(3) {
         0 => Command::StopJob { job, expect: None },
         1 => Command::Expire,
-        _ => Command::ResizeJob { job, count: rng.below(8) as u32 + 1, expect: None },
+        _ => {
+            Command::ResizeJob { job, size: JobSize::tasks(rng.below(8) as u32 + 1), expect: None }
+        }
     }
 }
 

@@ -63,19 +63,28 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         STOP_ERRORS,
     )),
-    versioned(with_body(
-        with_errors(
-            change(
-                O::ResizeJob,
-                Method::Post,
-                "/v1/jobs/{user}/{job}/resize",
-                "jobs",
-                "Change the number of tasks.",
+    with_query(
+        versioned(with_body(
+            with_response(
+                with_errors(
+                    change(
+                        O::ResizeJob,
+                        Method::Post,
+                        "/v1/jobs/{user}/{job}/resize",
+                        "jobs",
+                        "Change the number of tasks, at once, or what each may use, by a rolling \
+                         update. What is left out stays. An update that is complete is closed \
+                         first.",
+                    ),
+                    ADMISSION_ERRORS,
+                ),
+                200,
+                json!(Applied),
             ),
-            ADMISSION_ERRORS,
-        ),
-        json!(ResizeJob),
-    )),
+            json!(JobSize),
+        )),
+        &[DRY_RUN],
+    ),
     versioned(with_errors(
         change(
             O::UndoUpdate,

@@ -171,8 +171,8 @@ pub(super) const ROUTES: &[Route] = &[
             "/v1/alarms",
             "cluster",
             "What a person should look at: machines nobody hears, clocks that are apart, disks \
-             that are full or damaged, no leader. The leader knows of all of it, other replicas \
-             of themselves.",
+             that are full or damaged, no leader. Whichever replica is asked asks the leader and \
+             the others.",
             json!(Alarms),
         ),
         RouteKind::Local,

@@ -71,19 +71,25 @@ impl ComponentEvent for Event {
         }
     }
 
-    fn describe(&self, state: &State) -> String {
+    fn object_kind(&self) -> Option<&'static str> {
+        Some("periodic job")
+    }
+
+    fn object_name(&self, state: &State) -> String {
         let key = state.cron_key(self.cron);
-        let name = key
-            .map_or_else(|| format!("cron#{}", self.cron.0), |key| format!("periodic job {key}"));
+        key.map_or_else(|| format!("cron#{}", self.cron.0), |key| key.to_string())
+    }
+
+    fn describe(&self, state: &State) -> String {
         match self.change {
-            CronChange::Added => format!("{name} added"),
-            CronChange::Updated { version } => format!("{name} changed to version {version}"),
-            CronChange::Removed => format!("{name} removed"),
+            CronChange::Added => "added".into(),
+            CronChange::Updated { version } => format!("changed to version {version}"),
+            CronChange::Removed => "removed".into(),
             CronChange::Fired { slot, job } => {
-                format!("{name} of {} runs as {}", stamp(slot), words::job_name(state, job))
+                format!("of {} runs as {}", stamp(slot), words::job_name(state, job))
             }
-            CronChange::Skipped { slot } => format!("{name} of {} skipped", stamp(slot)),
-            CronChange::Rejected { slot } => format!("{name} of {} does not run", stamp(slot)),
+            CronChange::Skipped { slot } => format!("of {} skipped", stamp(slot)),
+            CronChange::Rejected { slot } => format!("of {} does not run", stamp(slot)),
         }
     }
 }

@@ -56,11 +56,13 @@ impl ComponentEvent for Event {
         }
     }
 
-    fn describe(&self, state: &State) -> String {
+    fn object_name(&self, state: &State) -> String {
         let row = state.resources().get(self.resource);
-        let name =
-            row.map_or_else(|| format!("resource#{}", self.resource.0), |row| row.name.to_string());
-        let location = self.machine.map(|m| format!(" on {}", words::machine_name(state, m)));
+        row.map_or_else(|| format!("resource#{}", self.resource.0), |row| row.name.to_string())
+    }
+
+    fn describe(&self, state: &State) -> String {
+        let location = self.machine.map(|m| format!("on {} ", words::machine_name(state, m)));
         let change = match self.change {
             ResourceChange::Created => "created".into(),
             ResourceChange::CapacityChanged { capacity: u64::MAX } => "is now unbounded".into(),
@@ -69,7 +71,7 @@ impl ComponentEvent for Event {
             ResourceChange::RemovedFromMachine => "gone".into(),
             ResourceChange::Deleted => "deleted".to_owned(),
         };
-        format!("{name}{} {change}", location.unwrap_or_default())
+        format!("{}{change}", location.unwrap_or_default())
     }
 
     /// An event with a machine is about the capacity there.

@@ -3,7 +3,7 @@
 
 use crate::args::{OutputArgs, WatchArgs};
 use crate::commands::Success;
-use crate::commands::alarms::{Alarms, MASTER_STATUS_HINT};
+use crate::commands::alarms::Alarms;
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::output::{Output, print_json, print_prose};
@@ -86,7 +86,7 @@ async fn fetch_report(cell: &Cell) -> Result<MastersReport, Failure> {
         ReplicaStatus { member, own, lag }
     });
     let members: Vec<ReplicaStatus> = members.collect();
-    let (alarms, leader_error) = match alarms(cell, &reply).await {
+    let (alarms, leader_error) = match Alarms::from_known_leader(cell, &reply).await {
         Ok(alarms) => (alarms, None),
         Err(error) => (Alarms::default(), Some(error)),
     };
@@ -94,18 +94,6 @@ async fn fetch_report(cell: &Cell) -> Result<MastersReport, Failure> {
     let leader = certain.find_map(|own| own.leader).filter(|_| !alarms.is_leaderless);
     let alarms = alarms.items;
     Ok(MastersReport { term, leader, last_log, members, waiting, alarms, leader_error })
-}
-
-/// The alarms of the leader, which alone knows them. A leader without a majority does not count as
-/// one, as in `cell status`.
-async fn alarms(cell: &Cell, statuses: &[MasterStatus]) -> Result<Alarms, String> {
-    let mut found = Alarms::from_known_leader(cell, statuses).await?;
-    for view in &mut found.items {
-        if let Some(length) = view.message.strip_suffix(MASTER_STATUS_HINT).map(str::len) {
-            view.message.truncate(length);
-        }
-    }
-    Ok(found)
 }
 
 fn render(report: &MastersReport) -> String {

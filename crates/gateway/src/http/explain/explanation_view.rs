@@ -62,8 +62,7 @@ impl TaskHistory {
 
 /// An event of a task, without the task's name.
 fn event_view(state: &State, event: &Event, attempt: u32) -> HappenedView {
-    let text = words::event(state, event);
-    let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
+    let text = words::event_text(state, event).happened;
     HappenedView { at: event.at, attempt, reason: event.reason_code().to_owned(), text }
 }
 
@@ -143,8 +142,8 @@ pub(super) fn add_waiting(view: &mut ExplanationView, explanation: &Explanation)
         // The time of its next attempt is in the text already.
         Some(failing) => {
             let explanation = Explanation { standing: None, ..explanation.clone() };
-            let placement = words::explanation::render(&explanation, &Natural);
-            format!("{}\n{}", failing_text(failing), after_headline(&placement))
+            let placement = words::explanation::render_when_tried(&explanation, &Natural);
+            format!("{}\n{placement}", failing_text(failing))
         }
         None => words::explanation::render(explanation, &Natural),
     };
@@ -217,6 +216,7 @@ fn reason_view(reason: &ReasonCount) -> ReasonView {
         code: reason.code.into(),
         machines: reason.machines,
         detail,
+        about: words::explanation::reason_alone(reason, &Natural),
         text: words::explanation::reason(reason, &Natural),
     }
 }
@@ -245,13 +245,6 @@ fn failing_text(failing: &FailingView) -> String {
 fn times_in_a_row(failures: u32) -> String {
     let row = if failures == 1 { "" } else { " in a row" };
     format!("{}{row}", times_text(u64::from(failures)))
-}
-
-/// A failing task is not pending for lack of a machine; the machines' reasons come second.
-fn after_headline(placement: &str) -> String {
-    placement
-        .strip_prefix("pending: ")
-        .map_or_else(|| placement.to_owned(), |rest| format!("When it is tried: {rest}"))
 }
 
 /// Adds the explanation of a task on a machine.

@@ -1,19 +1,10 @@
 //! Runs `cell sim` as a process: its output, its exit codes, and its errors for wrong command
 //! lines.
 
+use crate::support::{cell, repo, text};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn repo() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Runs `cell` in the root of the repository.
-fn cell(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
-    command.current_dir(repo()).args(args).output().expect("cell runs")
-}
+use std::path::Path;
+use std::process::Output;
 
 const EXAMPLE: [&str; 2] = ["--trace", "example:examples/small-cell"];
 
@@ -22,10 +13,6 @@ fn run_on_example(verb: &str, more: &[&str]) -> Output {
     args.extend(EXAMPLE);
     args.extend(more);
     cell(&args)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
 /// The standard output of a successful run as JSON.

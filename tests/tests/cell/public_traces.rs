@@ -1,16 +1,15 @@
 //! Runs `cell sim` on the public traces and checks counts, not times. Skipped with a message where
 //! the traces are not on this machine.
 
+use crate::support::{cell, repo, text};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// The folder of one trace, if it exists.
 fn trace(kind: &str) -> Option<PathBuf> {
-    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder =
         std::env::var_os("CELL_TRACES").map_or_else(|| "../shared/traces".into(), PathBuf::from);
-    let folder = repo.join(folder).join(kind);
+    let folder = repo().join(folder).join(kind);
     if !folder.is_dir() {
         eprintln!("skipped: no {} (set CELL_TRACES)", folder.display());
         return None;
@@ -19,10 +18,8 @@ fn trace(kind: &str) -> Option<PathBuf> {
 }
 
 fn json(verb: &str, trace: &str, more: &[&str]) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
-    command.args(["sim", verb, "--trace", trace, "-o", "json"]).args(more);
-    let output = command.output().expect("cell runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = cell(&[&["sim", verb, "--trace", trace, "-o", "json"], more].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("output is JSON")
 }
 
@@ -55,10 +52,8 @@ fn values_the_trace_does_not_have_are_answered_with_those_it_has() {
     let check = |kind: &str, more: &[&str], expected: &[&str]| {
         let Some(folder) = trace(kind) else { return };
         let source = format!("{kind}:{}", folder.display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
-        command.args(["sim", "pack", "--trace", &source]).args(more);
-        let output = command.output().expect("cell runs");
-        let error = String::from_utf8_lossy(&output.stderr);
+        let output = cell(&[&["sim", "pack", "--trace", &source], more].concat());
+        let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         for part in expected {
             assert!(error.contains(part), "no {part:?} in\n{error}");

@@ -4,14 +4,10 @@
 //! The page is the schema, so there is no second file to keep up to date. Rejected: a generated
 //! schema, which has the types of fields and not their meaning.
 
+use crate::support::{cell, repo};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn repo() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use std::path::Path;
 
 /// Fields with their types, by section in lower case; `...` includes the fields of another section.
 struct Page {
@@ -124,8 +120,7 @@ impl Check<'_> {
 }
 
 fn run(args: &[&str]) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
-    let output = command.current_dir(repo()).arg("sim").args(args).output().expect("cell runs");
+    let output = cell(&[&["sim"], args].concat());
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{args:?}: {e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
