@@ -3,7 +3,8 @@
 # crates that take longest, the binaries as they are installed, and `make run` until the cell answers.
 # Writes bench/reports/build.md and build.json.
 #
-#   scripts/measure-build.sh                measures everything; half an hour on two cores
+#   scripts/measure-build.sh                the builds and `make run`; half an hour on two cores
+#   scripts/measure-build.sh test           `make test` as well, from nothing; an hour more
 #   scripts/measure-build.sh timings FILE   the longest crates of a cargo-timing.html, and nothing else
 #
 # Wants a machine that does nothing else: it says how loaded that was, and cannot do more about it. Two
@@ -125,7 +126,7 @@ measure_release() {
     export CARGO_TARGET_DIR=$room/release
     from=$(date +%s.%N)
     (cd "$room/clone" && cargo build --release --locked --timings -p cellwright-cli -p cellwright-shim)
-    row "$(seconds_since "$from")" s "" "release build of cell and cell-shim, all crates"
+    row "$(seconds_since "$from")" s "≤ 480" "release build of cell and cell-shim, all crates"
     longest_crates "$CARGO_TARGET_DIR/cargo-timings/cargo-timing.html" >"$room/longest"
     while read -r spent crate; do
         row "$spent" s "" "... of that \`$crate\`"
@@ -158,10 +159,20 @@ measure_run() {
         [ "$(seconds_since "$from" | cut -d. -f1)" -lt "$WAIT" ] || fail "no answer in $WAIT s"
         sleep 0.2
     done
-    row "$(seconds_since "$from")" s "" "\`make run\` from a clean clone until \`cell status\` answers"
+    row "$(seconds_since "$from")" s "≤ 240" "\`make run\` from a clean clone until \`cell status\` answers"
     kill -TERM -- "-$runner"
     wait "$runner" || true
     runner=
+}
+
+# Everything that CI runs, its build included. It needs the tools of tests, and root.
+measure_test() {
+    local from
+    export CARGO_TARGET_DIR=$room/test
+    (cd "$room/clone" && scripts/install-tools.sh test)
+    from=$(date +%s.%N)
+    make -C "$room/clone" test >"$room/test.log" 2>&1 || fail "make test: $(tail -n 5 "$room/test.log")"
+    row "$(seconds_since "$from")" s "≤ 2700" "\`make test\` from a clean clone, its build included"
 }
 
 cleanup() {
@@ -173,7 +184,10 @@ if [ "${1:-}" = timings ]; then
     longest_crates "${2:?the cargo-timing.html to read}"
     exit
 fi
-[ $# -eq 0 ] || fail "unknown argument $1; allowed: none, or timings FILE"
+case "$#:${1:-}" in
+0: | 1:test) ;;
+*) fail "unknown arguments: $*; allowed: none, test, or timings FILE" ;;
+esac
 
 room=$(mktemp -d)
 runner=
@@ -186,5 +200,6 @@ git clone --quiet --no-hardlinks . "$room/clone"
 measure_release
 measure_installed
 measure_run
+[ "${1:-}" != test ] || measure_test
 write_report "$room/rows" bench/reports "$commit" "$date" "$before" "$(load)"
 echo "recorded in bench/reports/build.md"

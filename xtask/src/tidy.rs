@@ -4,6 +4,7 @@
 //! where, and why the rule exists: a ban without a reason invites a workaround.
 
 mod banned_words;
+mod bool_matches;
 mod coverage;
 mod crate_dependencies;
 mod dead_files;
@@ -22,17 +23,7 @@ use std::fmt;
 use crate::repo::Repo;
 
 /// Crates that decide and never act: their results depend on their arguments alone.
-const PURE_CRATES: &[&str] = &[
-    "rows",
-    "cell",
-    "messages",
-    "sched",
-    "policy",
-    "negotiate",
-    "stream",
-    "agent-core",
-    "control",
-];
+const PURE_CRATES: &[&str] = &["rows", "cell", "messages", "sched", "agent-core", "control"];
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
@@ -58,7 +49,7 @@ impl fmt::Display for Finding {
 }
 
 pub fn run(repo: &Repo) -> Vec<Finding> {
-    let checks: [fn(&Repo) -> Vec<Finding>; 14] = [
+    let checks: [fn(&Repo) -> Vec<Finding>; 15] = [
         unreadable,
         crate_dependencies::check,
         purity::check,
@@ -70,6 +61,7 @@ pub fn run(repo: &Repo) -> Vec<Finding> {
         documented_paths::check,
         dead_files::check,
         banned_words::check,
+        bool_matches::check,
         single_clock::check,
         supervised_spawns::check,
         security::check,

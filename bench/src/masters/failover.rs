@@ -46,7 +46,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     }
     gaps.sort_by(f64::total_cmp);
     let work = format!("{kills} kills, next acknowledged write, p50");
-    section.row(&work, percentile(&gaps, 0.5), "s", "≤ 1");
+    section.row(&work, percentile(&gaps, 0.5), "s", "");
     section.row("... p99", percentile(&gaps, 0.99), "s", "≤ 0.7");
     section.row("... longest", percentile(&gaps, 1.0), "s", "");
     let present = jobs(cell.client()).await?;

@@ -215,10 +215,10 @@ impl DocumentReader {
     /// Expands a single dependency to a list, and the name of a job to a dependency.
     fn expand_after(&mut self, after: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let alone = matches!(after, Value::String(_) | Value::Object(_));
-        match alone {
-            true => *after = json!([after.take()]),
-            false if after.is_null() => *after = json!([]),
-            false => {}
+        if alone {
+            *after = json!([after.take()]);
+        } else if after.is_null() {
+            *after = json!([]);
         }
         let Value::Array(list) = after else { return };
         for (position, entry) in list.iter_mut().enumerate() {

@@ -39,10 +39,12 @@ impl CallerLimit {
             *self;
         // In the form for people: `user ann`.
         let caller = caller.replacen('/', " ", 1);
-        let (has, (setting, most), whose) = match own.saturating_add(more) > of_caller.1 {
-            true => (own, of_caller, caller.as_str()),
-            false if all.saturating_add(more) > of_all.1 => (all, of_all, "all callers together"),
-            false => return Ok(()),
+        let (has, (setting, most), whose) = if own.saturating_add(more) > of_caller.1 {
+            (own, of_caller, caller.as_str())
+        } else if all.saturating_add(more) > of_all.1 {
+            (all, of_all, "all callers together")
+        } else {
+            return Ok(());
         };
         let message = format!("{whose}: {has} {what} at this replica, at most {most} ({setting})");
         Err(ApiError::new(Code::Overloaded, message)

@@ -331,10 +331,14 @@ impl Simulation<'_> {
         let left = self.freed.iter().rev().filter(|(_, from)| *from == machine);
         let after: Vec<TaskId> = left.map(|(task, _)| *task).take(MAX_NAMED_ENDS).collect();
         let own_not_before = self.state.tasks().get(self.task).map(|row| row.not_before);
-        let basis = match after.is_empty() {
-            true if at == self.now => EstimateBasis::Now,
-            true if own_not_before == Some(at) => EstimateBasis::NotBefore,
-            _ => EstimateBasis::Ends,
+        let basis = if !after.is_empty() {
+            EstimateBasis::Ends
+        } else if at == self.now {
+            EstimateBasis::Now
+        } else if own_not_before == Some(at) {
+            EstimateBasis::NotBefore
+        } else {
+            EstimateBasis::Ends
         };
         StartEstimate { at, basis, machine, freed_by: after }
     }

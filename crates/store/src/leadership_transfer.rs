@@ -179,10 +179,10 @@ impl TransferManager {
                 continue;
             }
             let leads = self.status.borrow().role == Role::Leader;
-            match leads {
-                true if tick.is_multiple_of(PEER_POLL_TICKS) => drop(self.poll_peer_disks().await),
-                true => {}
-                false => self.record_peer_disks(&[]),
+            if !leads {
+                self.record_peer_disks(&[]);
+            } else if tick.is_multiple_of(PEER_POLL_TICKS) {
+                drop(self.poll_peer_disks().await);
             }
             if !leads || !disk_space.is_low_for_leader() {
                 self.transfer.set(TransferState::IDLE);

@@ -24,7 +24,6 @@ const CRATES: &[(&str, Allowed)] = &[
     ("supervise", Only(&[])),
     ("store", Only(&["supervise"])),
     ("sched", Only(&["cell"])),
-    ("stream", Only(&["cell"])),
     ("lang", Only(&["cell"])),
     ("identity", Only(&["cell"])),
     ("messages", Only(&["cell"])),
@@ -32,8 +31,6 @@ const CRATES: &[(&str, Allowed)] = &[
     ("names", Only(&["cell", "supervise"])),
     ("package", Only(&["cell", "identity", "api", "supervise"])),
     ("history", Only(&["cell"])),
-    ("policy", Only(&["cell", "sched"])),
-    ("negotiate", Only(&["cell", "sched"])),
     ("agent-core", Only(&["cell", "messages"])),
     ("control", Only(&["cell", "messages"])),
     ("isolate", Only(&["cell", "agent-core"])),
@@ -43,7 +40,6 @@ const CRATES: &[(&str, Allowed)] = &[
         Only(&[
             "cell",
             "messages",
-            "negotiate",
             "identity",
             "api",
             "names",
@@ -60,7 +56,6 @@ const CRATES: &[(&str, Allowed)] = &[
         Only(&[
             "cell",
             "messages",
-            "stream",
             "store",
             "identity",
             "api",

@@ -380,17 +380,15 @@ impl Text<'_> {
             })
             .collect();
         let lacks_alloc = |r: &ReasonCount| r.code == "no-alloc-here" && r.machines > 0;
-        match too_large.is_empty() {
-            true if e.reasons.iter().any(lacks_alloc) => {
-                Some("It runs only inside an alloc of its set: it waits for one.".into())
-            }
-            true => Some(
+        if !too_large.is_empty() {
+            let requested = join_list(&too_large);
+            Some(format!("No machine is large enough even when empty: asked {requested}."))
+        } else if e.reasons.iter().any(lacks_alloc) {
+            Some("It runs only inside an alloc of its set: it waits for one.".into())
+        } else {
+            Some(
                 "As asked, no machine could take it even when empty: waiting will not help.".into(),
-            ),
-            false => {
-                let requested = join_list(&too_large);
-                Some(format!("No machine is large enough even when empty: asked {requested}."))
-            }
+            )
         }
     }
 

@@ -120,10 +120,12 @@ fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
     let answers = |member: &&MemberView| statuses.iter().any(|status| status.id == member.id);
     let names: Vec<&str> =
         members.iter().filter(answers).map(|member| member.name.as_str()).collect();
-    let answering = match names.is_empty() {
-        true => "only one that is no member answers".to_owned(),
-        false if members.len() == 1 => "its only replica answers".to_owned(),
-        false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
+    let answering = if names.is_empty() {
+        "only one that is no member answers".to_owned()
+    } else if members.len() == 1 {
+        "its only replica answers".to_owned()
+    } else {
+        format!("of {} replicas answer: {}", members.len(), names.join(", "))
     };
     let message = format!(
         "no leader for {}: nothing can change, and what is shown may be old; \

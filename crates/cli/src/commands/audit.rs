@@ -78,10 +78,12 @@ impl AuditArgs {
             oldest = oldest.or(part.items.first().map(|line| line.at));
             for line in part.items.iter().filter(|line| self.wants(line)) {
                 any_found = true;
-                match is_table {
-                    true if line.gap_before => print(&format!("{GAP}\n{}", format_line(line)))?,
-                    true => print(&format_line(line))?,
-                    false => items.add(line)?,
+                if !is_table {
+                    items.add(line)?;
+                } else if line.gap_before {
+                    print(&format!("{GAP}\n{}", format_line(line)))?;
+                } else {
+                    print(&format_line(line))?;
                 }
             }
             match part.next {

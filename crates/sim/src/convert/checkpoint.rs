@@ -120,9 +120,10 @@ fn reserved_share(spec: &JobSpec, live: &[&Task]) -> ReservedShare {
 }
 
 fn notes(state: &State, out: &Workload, at_limits: bool) -> Vec<String> {
-    let mut notes = vec![match at_limits {
-        true => super::usage_note(None),
-        false => "reservations are those of the checkpoint, evened out over each job".into(),
+    let mut notes = vec![if at_limits {
+        super::usage_note(None)
+    } else {
+        "reservations are those of the checkpoint, evened out over each job".into()
     }];
     let mut count = |number: usize, label: &str| {
         if number > 0 {
