@@ -82,12 +82,14 @@ sum_of() { # log, word
 
 seeds() {
     local began=$SECONDS result="all kept every promise and healed" bad=0 lost=0
+    # The build of the tests: what is simulated is optimised in it too, and it checks its assertions
+    # and that no sum overflows. With the workspace's features nothing is built twice.
     # Seeds of every test begin at 0; these begin behind them, so that more is seen.
     local first=1000000 from to
     local last=$((first + seeds))
     for ((from = first; from < last; from = to)); do
         to=$((from + SEEDS_AT_ONCE < last ? from + SEEDS_AT_ONCE : last))
-        logged "seeds-$from" env CELL_SEEDS="$from..$to" cargo test --release --locked -p cellwright-sim --test cluster \
+        logged "seeds-$from" env CELL_SEEDS="$from..$to" cargo test --locked --workspace --test cluster \
             -- --exact promises_hold_under_faults_and_every_cell_heals --nocapture &&
             shows "seeds-$from" "seeds $from\.\.$to: $((to - from)) ran, 0 failed$" ||
             lost=$((lost + 1)) bad=$((bad + $(sum_of "seeds-$from" "runs failed")))
@@ -107,8 +109,8 @@ powercuts() {
 # it out.
 fault_tests() {
     export CI=true CELL_BINARY="$target/debug/cell"
-    cargo test --locked -p cellwright-tests --test faults -- --test-threads=1 &&
-        cargo test --locked -p cellwright-tests --test machines -- --test-threads=1 clocks:: masters::
+    cargo test --locked --workspace --test faults -- --test-threads=1 &&
+        cargo test --locked --workspace --test machines -- --test-threads=1 clocks:: masters::
 }
 
 # The tests of faults on real processes, over and over until the time is up: each lays a cell of its own,
