@@ -84,7 +84,7 @@ fn one_of_each_kind_is_told_in_one_go() {
         (8, "there is no job \"nobody\" in this file"),
         (9, "0 is out of range"),
         (10, "task.health.probe.http.path: \"healthy\" is not valid"),
-        (13, "task.isolation.volumes.0.target: \"/dev/shm\" is not valid"),
+        (13, "task.isolation.volumes[0].target: \"/dev/shm\" is not valid"),
         (14, "task.isolation.volumes.1.source: \"srv\" is not valid"),
         (15, "restart.retry.exit (code): 300 is not valid"),
         (19, "task.limits.ram: 1048576 is not valid"),

@@ -262,7 +262,7 @@ fn json_and_yaml_have_places_too() {
     let json = "{\"name\": \"web\", \"priority\": 200, \"cpu\": \"1\", \"ram\": \"1GiB\",\n \
                 \"command\": [\"a\"], \"isolation\": {\"volumes\": [{\"source\": \"/a\",\n \
                 \"target\": \"/work\"}]}}";
-    check("w.json", json, 3, "\"/work\"", "volumes.0.target: \"/work\" is not valid");
+    check("w.json", json, 3, "\"/work\"", "volumes[0].target: \"/work\" is not valid");
     let cron = "name: a\nschedule: '* * * * *'\njob: {cpu: '1', ram: 4MiB, command: [a],\n  \
                 priority: 1, count: 0}\n";
     check("tick.yaml", cron, 4, "0", "field: job.count");

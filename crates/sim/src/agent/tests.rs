@@ -18,7 +18,7 @@ fn work(words: &[&str]) -> RunSpec {
         "command": words, "env": {}, "files": {},
         "limits": { "cpu": 1000, "ram": GIB }, "reservation": { "cpu": 1000, "ram": GIB },
         "ports": [], "devices": [], "packages": [], "notice": 1000, "priority": 100,
-        "appclass": "batch", "waits_for": [], "delay": 0,
+        "appclass": "batch", "waits_for": [], "delay": 0, "isolation": {}, "secrets": {},
     });
     serde_json::from_value(work).unwrap()
 }

@@ -262,7 +262,7 @@ mod tests {
         check(|spec| spec.keep_runs = 0, "field keep_runs: value 0 is not valid; allowed: 1 to");
         check(|spec| spec.missed = MissedRuns::RunAll { max: 101 }, "missed.run_all.max");
         check(|spec| spec.job.name = name("tock"), "job.name: value tock");
-        check(|spec| spec.job.count = 0, "field count");
+        check(|spec| spec.job.count = 0, "field job.count");
         check(|spec| spec.name = name(&"a".repeat(51)), "at most 50 characters");
         let longest =
             CronSpec { name: name(&"a".repeat(50)), ..(*cron(MissedRuns::Skip).spec).clone() };
