@@ -137,12 +137,32 @@ pub fn token_for(masters: &[String]) -> Option<Secret> {
 pub fn find_token(master: &str) -> Option<(SocketAddr, Secret)> {
     let own = geteuid();
     addresses(master).into_iter().find_map(|address| {
-        let listening_account = || Some(address).filter(|_| own.is_root()).and_then(listening_uid);
         let token = published_token(own.as_raw(), address);
-        let token =
-            token.or_else(|| listening_account().and_then(|uid| published_token(uid, address)));
+        let token = token.or_else(|| {
+            let publishers = if own.is_root() { publishers(address) } else { Vec::new() };
+            // The kernel's table has a line for each connection of the machine, and this is asked
+            // for each new one: it is not read unless somebody's file says that it matters.
+            let uid = publishers.first().and_then(|_| listening_uid(address))?;
+            publishers.contains(&uid).then(|| published_token(uid, address))?
+        });
         token.map(|token| (address, token))
     })
+}
+
+/// The accounts that have a token file for this address, whether it counts or not.
+fn publishers(address: SocketAddr) -> Vec<u32> {
+    let uids = |folder: &str, prefix: &str| {
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let uid = |name: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
+        names.filter_map(|entry| uid(entry.file_name().to_str()?)).collect::<Vec<u32>>()
+    };
+    let mut found = uids("/run/user", "");
+    found.extend(uids("/tmp", "cellwright-"));
+    found.retain(|uid| {
+        let folders = runtime_dirs(*uid);
+        folders.iter().any(|folder| folder.join(address.to_string()).symlink_metadata().is_ok())
+    });
+    found
 }
 
 fn addresses(master: &str) -> Vec<SocketAddr> {
@@ -296,6 +316,7 @@ mod tests {
         let file = published.file.lock().unwrap().path.clone();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(listening_uid(address), Some(geteuid().as_raw()));
+        assert_eq!(publishers(address), [geteuid().as_raw()]);
         // A cleaner of old files may remove it.
         std::fs::remove_file(&file).unwrap();
         assert!(token_for(&at).is_none());

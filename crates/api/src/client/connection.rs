@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderValue};
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
@@ -64,13 +64,20 @@ impl TransportError {
 pub(super) struct ConnectionPool {
     tls: Option<TlsConnector>,
     /// Requests carry the token that a dev master has published for this account. It is looked up
-    /// at each call, since the master may be started after its clients.
+    /// for each connection, since the master may be started after its clients.
     uses_dev_token: bool,
     connect_timeout: Duration,
     max_idle: usize,
-    idle: Mutex<BTreeMap<String, Vec<Sender>>>,
+    /// By the master's address as it was given.
+    idle: Mutex<BTreeMap<String, Vec<Connection>>>,
     /// Whether any master was ever reached.
     connected: AtomicBool,
+}
+
+/// An open connection with the token that its master had published when it was dialled.
+struct Connection {
+    sender: Sender,
+    token: Option<HeaderValue>,
 }
 
 impl ConnectionPool {
@@ -98,7 +105,7 @@ impl ConnectionPool {
 
     /// Sends the call and reads the whole answer; the body of a streamed one is left to the caller.
     pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, TransportError> {
-        let (response, sender, dialled_address) = self.send(address, call).await?;
+        let (response, connection) = self.send(address, call).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if call.streamed && status.is_success() {
@@ -111,7 +118,10 @@ impl ConnectionPool {
         };
         let collected = Limited::new(body, limit).collect().await;
         let body = collected.map_err(|e| TransportError::after_sending(address, e))?.to_bytes();
-        self.put_idle(&dialled_address, sender);
+        // A token that is refused, or was not there yet, is looked up again with a new connection.
+        if status != StatusCode::UNAUTHORIZED {
+            self.put_idle(address, connection);
+        }
         Ok(Received { status, headers, body, open: None })
     }
 
@@ -134,31 +144,31 @@ impl ConnectionPool {
         }
     }
 
-    /// The answer, the connection and the address it is connected to.
     async fn send(
         &self,
-        address: &str,
+        master: &str,
         call: &Call,
-    ) -> Result<(Response<Incoming>, Sender, String), TransportError> {
-        let mut request = request(address, call).map_err(TransportError::before_sending)?;
-        let (address, token) = &self.dial_target(address);
-        request.headers_mut().extend(token.clone().map(|token| (AUTHORIZATION, token)));
+    ) -> Result<(Response<Incoming>, Connection), TransportError> {
+        let mut request = request(master, call).map_err(TransportError::before_sending)?;
         // An idle connection may have been closed meanwhile: then the request comes back unsent.
-        while let Some(mut sender) = self.take_idle(address) {
-            if sender.ready().await.is_err() {
+        while let Some(mut connection) = self.take_idle(master) {
+            if connection.sender.ready().await.is_err() {
                 continue;
             }
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, sender, address.clone())),
+            authorize(&mut request, call, connection.token.as_ref());
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(TransportError::after_sending(address, error.error())),
+                    None => return Err(TransportError::after_sending(master, error.error())),
                 },
             }
         }
-        let mut sender = self.dial_with_timeout(address).await?;
+        let (address, token) = self.dial_target(master);
+        let mut sender = self.dial_with_timeout(&address).await?;
+        authorize(&mut request, call, token.as_ref());
         match sender.try_send_request(request).await {
-            Ok(response) => Ok((response, sender, address.clone())),
+            Ok(response) => Ok((response, Connection { sender, token })),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
                 Err(TransportError {
@@ -205,24 +215,32 @@ impl ConnectionPool {
         .map_err(|e| say("HTTP handshake", &e))
     }
 
-    fn take_idle(&self, address: &str) -> Option<Sender> {
-        self.lock().get_mut(address)?.pop()
+    fn take_idle(&self, master: &str) -> Option<Connection> {
+        self.lock().get_mut(master)?.pop()
     }
 
-    fn put_idle(&self, address: &str, sender: Sender) {
-        if sender.is_closed() {
+    fn put_idle(&self, master: &str, connection: Connection) {
+        if connection.sender.is_closed() {
             return;
         }
         let mut idle = self.lock();
-        let list = idle.entry(address.to_owned()).or_default();
+        let list = idle.entry(master.to_owned()).or_default();
         if list.len() < self.max_idle {
-            list.push(sender);
+            list.push(connection);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Sender>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Connection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives the request the token of the connection it is sent on, and of no other that was tried.
+fn authorize(request: &mut Request<Outgoing>, call: &Call, token: Option<&HeaderValue>) {
+    match token.or_else(|| call.headers.get(AUTHORIZATION)) {
+        Some(token) => request.headers_mut().insert(AUTHORIZATION, token.clone()),
+        None => request.headers_mut().remove(AUTHORIZATION),
+    };
 }
 
 pub(super) async fn handshake<S>(stream: S) -> hyper::Result<Sender>
@@ -280,6 +298,65 @@ pub(super) fn check_address(address: &str, tls: bool) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::Method;
+    use hyper::header::HeaderMap;
+    use std::sync::atomic::AtomicUsize;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// Answers 401 without a token and 200 with one, and counts the connections it accepts.
+    async fn serve(listener: TcpListener, accepted: Arc<AtomicUsize>) {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            accepted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut seen = Vec::new();
+                while stream.read_buf(&mut seen).await.is_ok_and(|bytes| bytes > 0) {
+                    if !seen.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    let has_token = seen.windows(21).any(|at| at == b"authorization: Bearer");
+                    let status = if has_token { "200 OK" } else { "401 Unauthorized" };
+                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                    stream.write_all(answer.as_bytes()).await.expect("an answer");
+                    seen.clear();
+                }
+            });
+        }
+    }
+
+    /// Looking for a token costs root a walk through the kernel's table of connections: a machine
+    /// of thousands of virtual agents that did so at each poll did nothing else.
+    #[tokio::test]
+    async fn a_token_is_looked_up_once_for_a_connection_and_again_when_it_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let accepted = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(serve(listener, accepted.clone()));
+        let pool = ConnectionPool::new(None, true, Duration::from_secs(10), 4);
+        let call = Call {
+            method: Method::GET,
+            path: "/".to_owned(),
+            headers: HeaderMap::new(),
+            body: Payload::Whole(Bytes::new()),
+            streamed: false,
+            repeatable: true,
+            attempt_timeout: Duration::from_secs(10),
+            deadline: Duration::from_secs(10),
+            max_bytes: None,
+        };
+        let master = address.to_string();
+        let status = async || pool.exchange(&master, &call).await.expect("an answer").status;
+        assert_eq!(status().await, 401);
+        let data = std::env::temp_dir().join(format!("cellwright-token-{}", std::process::id()));
+        std::fs::create_dir_all(&data).expect("a folder");
+        let published = dev_token::PublishedToken::publish(&data, address).expect("a token");
+        assert_eq!(status().await, 200, "found with the next connection");
+        drop(published);
+        assert_eq!(status().await, 200, "not looked up again");
+        assert_eq!(accepted.load(Ordering::Relaxed), 2);
+        std::fs::remove_dir_all(&data).expect("removed");
+    }
 
     #[test]
     fn plain_text_stays_on_the_machine() {
