@@ -140,6 +140,6 @@ fn fact(nth: u64) -> FeedEvent {
         position: (nth % 100) as u32,
         object: format!("user-{user:03}/job-{job}/{index}"),
         related_object: None,
-        event: Event { at, by: Actor::Operator, what: payload, reason },
+        event: Event { at, actor: Actor::Operator, kind: payload, reason },
     }
 }

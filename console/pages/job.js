@@ -12,8 +12,8 @@ import { amount, bandOf, count, isLive, jobState, moment, plural, stamp, taskWor
 /** Where an event leads, if its object has a page. */
 function place(event) {
   const names = event.object.split("/");
-  if (event.what.machine) return to("machines", event.object);
-  return (event.what.task || event.what.job) && names.length > 1 ? to("jobs", ...names) : null;
+  if (event.kind.machine) return to("machines", event.object);
+  return (event.kind.task || event.kind.job) && names.length > 1 ? to("jobs", ...names) : null;
 }
 
 const TONES = {
@@ -23,7 +23,7 @@ const TONES = {
 };
 
 function toneOf(event) {
-  const change = Object.values(event.what)[0].change;
+  const change = Object.values(event.kind)[0].change;
   const word = typeof change === "string" ? change : change && Object.keys(change)[0];
   return TONES[String(word).replaceAll("-", "_")] || "calm";
 }

@@ -53,7 +53,7 @@ function Draining({ machine }) {
   if (!machine.draining) return null;
   const text = machine.tasks
     ? `${plural(machine.tasks, "task")} ${machine.tasks === 1 ? "is" : "are"} still here${
-        machine.leaving ? `, ${count(machine.leaving)} on the way out` : ""}. Nothing new is placed on it.`
+        machine.stopping ? `, ${count(machine.stopping)} on the way out` : ""}. Nothing new is placed on it.`
     : "Nothing runs here any more, and nothing new is placed on it.";
   return html`<${Card} title="Draining" kind="drain">
     <p>${text}</p>
@@ -98,7 +98,7 @@ function About({ machine }) {
 /** Why the cell does not count on the machine. */
 function Trouble({ trouble }) {
   if (!trouble) return null;
-  return html`<${Card} title=${trouble.what === "refused" ? "Its agent is refused" : "Nobody hears its agent"}>
+  return html`<${Card} title=${trouble.kind === "refused" ? "Its agent is refused" : "Nobody hears its agent"}>
     <p>Since ${moment(trouble.since)}: ${trouble.reason}.</p>
     <p>Next: ${trouble.next}.</p>
   <//>`;
@@ -125,8 +125,8 @@ export default function Machine({ names: [name] }) {
       <${Badge} tone=${machine.status === "up" ? "good" : "bad"}>${machine.status}<//>
       ${machine.draining && html`<${Badge} tone="warn">draining<//>`}
       ${machine.over_committed && html`<${Badge} tone="bad">over-committed<//>`}
-      ${machine.trouble && html`<${Badge} tone="bad">${machine.trouble.what}<//>`}
-      ${(machine.shortages || []).map((s) => html`<${Badge} tone="warn">
+      ${machine.trouble && html`<${Badge} tone="bad">${machine.trouble.kind}<//>`}
+      ${(machine.resource_pressure || []).map((s) => html`<${Badge} tone="warn">
         ${s.over ? "was short of" : "short of"} ${words(s.dimension)}, takes only production<//>`)}
       <span>${plural(machine.tasks, "task")}</span>
     </p>

@@ -78,11 +78,11 @@ fn report() -> Vec<u8> {
         "machine": "m1", "incarnation": 5, "number": 6,
         "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
         "spec": { "name": "m1", "capacity": amount },
-        "tasks": [{ "task": 10, "attempt": 11, "saver": 12,
+        "tasks": [{ "task": 10, "attempt": 11, "log_saver_run": 12,
             "state": { "running": { "healthy": true } } }],
         "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
         "usage": [{ "task": 10, "attempt": 11, "used": amount }],
-        "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }],
+        "resource_pressure": [{ "dimension": "cpu", "lasted": 14, "requested": 15 }],
         "wall": 16,
     });
     packed(&serde_json::from_value::<AgentReport>(report).expect("a report"))

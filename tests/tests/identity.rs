@@ -123,7 +123,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         tasks: Vec::new(),
         packages: None,
         usage: Vec::new(),
-        shortages: Vec::new(),
+        resource_pressure: Vec::new(),
         wall: cellwright_identity::clock::wall(),
     };
     agent.poll(address, &report, Span(1000)).await
@@ -173,14 +173,14 @@ async fn a_removed_machine_hears_of_it_and_comes_back_with_the_configuration_it_
         let agent = master.client("machine-1.identity");
         poll(&agent, &master.address, "machine-1").await.expect("an answer")
     };
-    assert!(!ask().await.is_dismissed);
+    assert!(!ask().await.is_revoked);
     master.cell(&["machine", "rm", "machine-1"]).expect("it is removed");
-    assert!(ask().await.is_dismissed);
+    assert!(ask().await.is_revoked);
 
     joined("machine-1").expect("a new token is all it takes");
     assert_eq!(std::fs::read_to_string(&config).expect("a configuration"), settled);
     add_machine(&master.client("contexts.toml"), "machine-1").await;
-    assert!(!ask().await.is_dismissed);
+    assert!(!ask().await.is_revoked);
 
     std::fs::rename(&config, master.folder.path("machine-2.toml")).expect("it is moved");
     let rejection = joined("machine-2").expect_err("another machine's configuration");

@@ -191,7 +191,7 @@ pub async fn wait_for_changes(
     while left > 0 {
         let event = events.next().await.map_err(failed)?;
         let Some(event) = event.data else { continue };
-        if let EventKind::Task { change, .. } = &event.what
+        if let EventKind::Task { change, .. } = &event.kind
             && event.object.starts_with(&prefix)
             && want(change)
         {

@@ -112,8 +112,8 @@ pub fn answer(flags: &Flags) -> io::Result<()> {
             scope.spawn(move || serve(stream));
         }
         let mut all = Vec::new();
-        for asked in asking {
-            all.extend(asked.join().map_err(|_| io::Error::other("a client panicked"))??);
+        for requested in asking {
+            all.extend(requested.join().map_err(|_| io::Error::other("a client panicked"))??);
         }
         io::Result::Ok(all)
     })?;

@@ -26,9 +26,9 @@ fn client(masters: Vec<String>, idle: usize) -> io::Result<Client> {
 /// A scheduler for all jobs.
 pub async fn scheduler(flags: Flags) -> io::Result<()> {
     let link = HttpLink::new(client(flags.list("masters")?, 64)?);
-    let lane = SchedulerShard::new("").map_err(io::Error::other)?;
+    let shard = SchedulerShard::new("").map_err(io::Error::other)?;
     let name = Name::new("bench").map_err(io::Error::other)?;
-    let settings = cellwright_scheduler::SchedulerConfig::new(name, lane, SEED);
+    let settings = cellwright_scheduler::SchedulerConfig::new(name, shard, SEED);
     let scheduler = Scheduler::new(Arc::new(link), settings).map_err(io::Error::other)?;
     tokio::select! {
         () = scheduler.run() => Ok(()),

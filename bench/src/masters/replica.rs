@@ -106,7 +106,7 @@ pub fn config_of(id: usize, address: &str, dir: &str, missed_polls: u32) -> io::
         ("listen", address.to_owned()),
         ("advertise", address.to_owned()),
         // A cell made from a checkpoint has machines that no agent speaks for.
-        ("silence_polls", missed_polls.to_string()),
+        ("missed_polls", missed_polls.to_string()),
         // All clients of a measurement are one user, who is bounded like a thousand of them.
         ("connections_per_identity", "16384".to_owned()),
         ("requests_per_user", "8192".to_owned()),

@@ -234,9 +234,9 @@ class Operations:
         """Make a token worthless."""
         return self._call("DELETE", f"/v1/tokens/{at(token)}", {}, keyed=True, key=key)
 
-    def dismiss(self, body: dict[str, Any], *, key: str | None = None) -> Any:
+    def revoke_part(self, body: dict[str, Any], *, key: str | None = None) -> Any:
         """Stop listening to an agent, replica or scheduler until it joins again."""
-        return self._call("POST", "/v1/dismissals", {}, body, keyed=True, key=key)
+        return self._call("POST", "/v1/revocations", {}, body, keyed=True, key=key)
 
     def list_crons(self, *, user: Any = None, limit: Any = None, after: Any = None, consistent: Any = None) -> Any:
         """Crons, oldest first."""

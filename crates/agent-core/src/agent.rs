@@ -60,7 +60,7 @@ pub struct Facts {
     pub spec: MachineSpec,
     pub packages: Option<BTreeSet<PackageRef>>,
     pub usage: Vec<TaskUsage>,
-    pub shortages: Vec<ResourcePressureReport>,
+    pub resource_pressure: Vec<ResourcePressureReport>,
     /// The machine's clock.
     pub wall: Time,
 }
@@ -127,7 +127,7 @@ impl AgentCore {
     /// The attempt that holds the resources of the alloc, if there is one.
     #[must_use]
     pub fn alloc(&self, alloc: TaskId) -> Option<(Attempt, &AttemptEntry)> {
-        let last = Attempt { saver: u32::MAX, ..Attempt::new(alloc, u32::MAX) };
+        let last = Attempt { log_saver_run: u32::MAX, ..Attempt::new(alloc, u32::MAX) };
         let mut all = self.attempts.range(Attempt::new(alloc, 0)..=last);
         let found = all.find(|(_, entry)| entry.status.is_alloc && entry.status.is_active());
         found.map(|(attempt, entry)| (*attempt, entry))
@@ -181,7 +181,7 @@ impl AgentCore {
         if change == IncarnationUpdate::Raised {
             return outcome;
         }
-        if let Some(ago) = answer.heard_ago {
+        if let Some(ago) = answer.last_contact_age {
             // Never later than when the leader received it: the poll arrived after it was sent.
             let at = sent.saturating_sub(ago.0);
             self.leader_heard_at = Some(self.leader_heard_at.map_or(at, |before| before.max(at)));
@@ -280,7 +280,7 @@ impl AgentCore {
             tasks: reconcile::report(&self.statuses()),
             packages: facts.packages,
             usage: facts.usage,
-            shortages: facts.shortages,
+            resource_pressure: facts.resource_pressure,
             wall: facts.wall,
         }
     }

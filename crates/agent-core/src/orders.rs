@@ -63,9 +63,9 @@ mod tests {
             tasks,
             orders_digest: index,
             poll: Span::seconds(5),
-            heard_ago: None,
-            redial: None,
-            is_dismissed: false,
+            last_contact_age: None,
+            redirect: None,
+            is_revoked: false,
             incarnation: 0,
         }
     }

@@ -207,7 +207,7 @@ impl ReconcileInput<'_> {
 
     /// Not the log savers of an attempt.
     fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &AttemptStatus> {
-        let last = Attempt { saver: u32::MAX, ..Attempt::new(task, u32::MAX) };
+        let last = Attempt { log_saver_run: u32::MAX, ..Attempt::new(task, u32::MAX) };
         let all = self.statuses.range(Attempt::new(task, 0)..=last);
         all.filter(|(attempt, _)| !attempt.is_saver()).map(|(_, seen)| seen)
     }
@@ -218,7 +218,10 @@ impl ReconcileInput<'_> {
 
     /// Whether a log saver reads the disk that the attempt left.
     fn is_saved(&self, attempt: Attempt) -> bool {
-        let savers = Attempt { saver: 1, ..attempt }..=Attempt { saver: u32::MAX, ..attempt };
+        let savers = Attempt { log_saver_run: 1, ..attempt }..=Attempt {
+            log_saver_run: u32::MAX,
+            ..attempt
+        };
         !attempt.is_saver() && self.statuses.range(savers).any(|(_, seen)| seen.is_active())
     }
 
@@ -246,7 +249,7 @@ pub fn report(seen: &Attempts) -> Vec<ObservedTask> {
     let observed = |(attempt, seen): (&Attempt, &AttemptStatus)| ObservedTask {
         task: attempt.task,
         attempt: attempt.number,
-        saver: attempt.saver,
+        log_saver_run: attempt.log_saver_run,
         state: match seen.phase {
             Phase::Preparing | Phase::Running(Health::Starting) => ObservedState::Preparing,
             Phase::Running(Health::Well) => ObservedState::Running { healthy: true },

@@ -335,8 +335,8 @@ impl ResourceControl {
 
     /// The shortages to report to the masters, in the order of dimensions.
     #[must_use]
-    pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
-        self.pressure_eviction.shortages(now)
+    pub fn resource_pressure(&self, now: Time) -> Vec<ResourcePressureReport> {
+        self.pressure_eviction.resource_pressure(now)
     }
 
     /// One pass, one list of actions, to be done in this order. What holds already is not repeated,

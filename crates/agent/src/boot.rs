@@ -1,7 +1,7 @@
 //! The machine's incarnation. The kernel's boot id tells a reboot: what ran before it is dead,
 //! whatever the records say. The number of the incarnation grows with each boot, so that the
 //! masters can reject messages of an earlier one; where the record here is lost, the masters know
-//! the number ([`cellwright_api::incarnation`]).
+//! the number ([`cellwright_agent_core::incarnation`]).
 //!
 //! Times in the agent are milliseconds on the boot clock, which shims read too
 //! (`crates/shim/src/boot.rs`).

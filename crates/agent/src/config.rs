@@ -222,12 +222,12 @@ pub struct ControlConfig {
     /// How long the machine is short, although tasks over their reservations are throttled, before
     /// the masters are asked for an eviction; and how long it must be well before they place more
     /// on it.
-    pub relief_seconds: u64,
+    pub pressure_eviction_seconds: u64,
 }
 
 impl Default for ControlConfig {
     fn default() -> ControlConfig {
-        ControlConfig { relief_seconds: 60 }
+        ControlConfig { pressure_eviction_seconds: 60 }
     }
 }
 
@@ -298,8 +298,8 @@ const TEMPLATE_LIMITS: &str = "\
      # one. Open ones that are looked at in one go; nobody may have 32 times as many.\n\
      # counting = { files = 100000, open_files = 262144 }\n";
 
-/// The longest that `relief_seconds` may be.
-const MAX_RELIEF_SECONDS: u64 = 24 * 3600;
+/// The longest that `pressure_eviction_seconds` may be.
+const MAX_PRESSURE_EVICTION_SECONDS: u64 = 24 * 3600;
 
 fn yes() -> bool {
     true
@@ -360,12 +360,12 @@ impl Config {
                 allowed: "1 or more".into(),
             });
         }
-        let relief = config.control.relief_seconds;
-        if !(1..=MAX_RELIEF_SECONDS).contains(&relief) {
+        let seconds = config.control.pressure_eviction_seconds;
+        if !(1..=MAX_PRESSURE_EVICTION_SECONDS).contains(&seconds) {
             return Err(ConfigError::Field {
-                field: "control.relief_seconds".into(),
-                value: relief.to_string(),
-                allowed: format!("1 to {MAX_RELIEF_SECONDS}"),
+                field: "control.pressure_eviction_seconds".into(),
+                value: seconds.to_string(),
+                allowed: format!("1 to {MAX_PRESSURE_EVICTION_SECONDS}"),
             });
         }
         if let (Listen::Address(address), None) = (config.listen, &config.identity)
@@ -450,7 +450,7 @@ impl Config {
              \n\
              # How long production goes short of CPU or disk rate, with all others held back,\n\
              # before the masters are asked to move one of them elsewhere.\n\
-             # control = {{ relief_seconds = 60 }}\n\
+             # control = {{ pressure_eviction_seconds = 60 }}\n\
              \n\
              {TEMPLATE_LIMITS}",
             text(name.as_str()),
@@ -633,8 +633,8 @@ mod tests {
         check("id_ranges = { count = 0 }", "id_ranges: 0 ranges from 2000683008 on; allowed: 1");
         check("id_ranges = { count = 65535 }", "id_ranges: 65535 ranges from");
         check("processes = { all = 0 }", "processes: 0; allowed: 1 or more");
-        let never = "control = { relief_seconds = 0 }";
-        check(never, "control.relief_seconds: 0; allowed: 1 to 86400");
+        let never = "control = { pressure_eviction_seconds = 0 }";
+        check(never, "control.pressure_eviction_seconds: 0; allowed: 1 to 86400");
     }
 
     #[test]

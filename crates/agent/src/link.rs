@@ -155,7 +155,7 @@ impl Link {
                         log_revoked(revoked);
                     }
                     (hang, pause) = (answered.hang, BACKOFF_MIN);
-                    round.on_answer(answered.redial, Instant::now());
+                    round.on_answer(answered.redirect, Instant::now());
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -227,8 +227,8 @@ impl Link {
             orders = self.client.poll(master, &report, hang).await;
         }
         let orders = orders?;
-        let (hang, redial) = (orders.poll, orders.redial.clone());
-        let result = PollResult { hang, redial, is_revoked: orders.is_dismissed };
+        let (hang, redirect) = (orders.poll, orders.redirect.clone());
+        let result = PollResult { hang, redirect, is_revoked: orders.is_revoked };
         let orders = Box::new(orders);
         let delivered = self.to_agent.send(LinkMessage::Answer { orders, sent });
         Ok(delivered.is_ok().then_some(result))
@@ -240,7 +240,7 @@ struct PollResult {
     /// How long the next one may hang.
     hang: Span,
     /// Another master to dial.
-    redial: Option<String>,
+    redirect: Option<String>,
     is_revoked: bool,
 }
 

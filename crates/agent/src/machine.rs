@@ -79,7 +79,7 @@ pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
         ports: config.ports.unwrap_or_default(),
         address: config.address,
     };
-    check_machine(&spec).map_err(|refusal| ConfigError::Machine(refusal.to_string()))?;
+    check_machine(&spec).map_err(|rejection| ConfigError::Machine(rejection.to_string()))?;
     let known_rate = config.capacity.map_or(0, |_| spec.capacity.disk_rate);
     let usable = Resources { disk_rate: known_rate, ..spec.capacity };
     Ok(MachineDescription { spec, cores: facts.cores, usable, devices })

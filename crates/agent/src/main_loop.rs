@@ -177,7 +177,8 @@ impl Agent {
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
         let (updates_tx, updates_rx) = mpsc::unbounded_channel();
         let readings = Readings::default();
-        let watch_config = (Span::seconds(config.control.relief_seconds), config.counting);
+        let watch_config =
+            (Span::seconds(config.control.pressure_eviction_seconds), config.counting);
         let supervisor = Supervisor::default();
         let found = (readings.clone(), updates_tx.clone());
         let watcher = watcher(described, watch_config, &folders, found, &supervisor).map_err(io)?;
@@ -487,7 +488,7 @@ impl Agent {
             // Rates are averages between hanging polls; an early report would shorten their
             // interval.
             usage: if hang { self.measure() } else { Vec::new() },
-            shortages: self.readings.shortages(),
+            resource_pressure: self.readings.resource_pressure(),
             wall: cellwright_identity::clock::wall(),
         };
         self.core.report(hang, facts, boot::now())
@@ -542,8 +543,8 @@ impl LocalAttempt {
 fn placeholder_order(attempt: Attempt) -> DesiredTask {
     let action = Order::Stop { notice: Span::ZERO, cause: StopCause::Killed };
     let name = attempt.to_string();
-    let Attempt { task, number, saver } = attempt;
-    DesiredTask { task, attempt: number, saver, name, action, lease: None }
+    let Attempt { task, number, log_saver_run: saver } = attempt;
+    DesiredTask { task, attempt: number, log_saver_run: saver, name, action, lease: None }
 }
 
 /// Two agents in one folder would both start the ordered tasks.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     let name = format!("u/j/{task}");
-    DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
+    DesiredTask { task: TaskId(task), attempt, log_saver_run: 0, name, action, lease: None }
 }
 
 fn work() -> RunSpec {

@@ -12,7 +12,7 @@
 //! | … `ports`, `packages`, `secrets` | what a task is given beside its folder |
 //! | `containers`, `packages` | containers' bundles; the cache of packages |
 //! | `ended/TASK-ATTEMPT` | order, exit and logs of ended attempts, for a while |
-//! | `shortages` | what the machine is short of, for the next agent |
+//! | `resource_pressure` | what the machine is short of, for the next agent |
 //! | `trash` | what is being removed |
 //!
 //! No other account can list the folders of attempts. Those of a root agent can be passed through,
@@ -378,8 +378,8 @@ pub fn size(path: &Path) -> u64 {
 fn parse_attempt(name: &str) -> Option<Attempt> {
     let mut parts = name.split('-').map(str::parse::<u32>);
     let attempt = Attempt::new(TaskId(parts.next()?.ok()?), parts.next()?.ok()?);
-    let saver = parts.next().transpose().ok()?.unwrap_or(0);
-    parts.next().is_none().then_some(Attempt { saver, ..attempt })
+    let log_saver_run = parts.next().transpose().ok()?.unwrap_or(0);
+    parts.next().is_none().then_some(Attempt { log_saver_run, ..attempt })
 }
 
 #[cfg(test)]
@@ -428,7 +428,7 @@ mod tests {
         DesiredTask {
             task: TaskId(task),
             attempt,
-            saver: 0,
+            log_saver_run: 0,
             name: format!("u/j/{task}"),
             action,
             lease: None,

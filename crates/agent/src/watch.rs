@@ -76,7 +76,7 @@ pub enum Finding {
 #[derive(Clone, Default)]
 pub struct Readings {
     tasks: Arc<Mutex<usage::Readings>>,
-    shortages: Arc<Mutex<Vec<ResourcePressureReport>>>,
+    resource_pressure: Arc<Mutex<Vec<ResourcePressureReport>>>,
 }
 
 impl Readings {
@@ -84,14 +84,14 @@ impl Readings {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_shortages(&self) -> MutexGuard<'_, Vec<ResourcePressureReport>> {
-        self.shortages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_resource_pressure(&self) -> MutexGuard<'_, Vec<ResourcePressureReport>> {
+        self.resource_pressure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the machine is short of and cannot relieve itself.
     #[must_use]
-    pub fn shortages(&self) -> Vec<ResourcePressureReport> {
-        self.lock_shortages().clone()
+    pub fn resource_pressure(&self) -> Vec<ResourcePressureReport> {
+        self.lock_resource_pressure().clone()
     }
 
     /// All readings; peaks begin anew.
@@ -173,7 +173,7 @@ impl Watcher {
             Time(now),
         );
         // A report may be sent before the first pass.
-        *readings.lock_shortages() = control.shortages(Time(now));
+        *readings.lock_resource_pressure() = control.resource_pressure(Time(now));
         Watcher {
             control,
             machine,
@@ -297,7 +297,7 @@ impl Watcher {
         for action in self.control.step(Time(now), &machine, samples) {
             findings.extend(self.apply_action(action, &by_attempt));
         }
-        *self.readings.lock_shortages() = self.control.shortages(Time(now));
+        *self.readings.lock_resource_pressure() = self.control.resource_pressure(Time(now));
         self.pressure_store.save(self.control.pressure_history(Time(now)));
         findings
     }
@@ -328,13 +328,13 @@ impl Watcher {
                 let task = of(attempt)?;
                 log_failure(task, task.group.set_memory_soft(protect, throttle));
             }
-            Action::NoFreeCores { attempt, requested: asked, free } => {
+            Action::NoFreeCores { attempt, requested, free } => {
                 let task = &of(attempt)?.name;
-                tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
+                tracing::warn!(task, requested, free, "fewer cores are free than it reserved");
             }
             // The masters get the request with the report.
-            Action::RequestEviction { dimension, requested: asked, .. } => {
-                tracing::warn!(%dimension, asked, "short for long, masters are asked for relief");
+            Action::RequestEviction { dimension, requested, .. } => {
+                tracing::warn!(%dimension, requested, "short for long, asking masters to evict");
             }
             Action::Kill { attempt, reason } => {
                 let name = |task: TaskId| {
@@ -485,10 +485,10 @@ mod tests {
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
         let mut pressures = |now: u64, samples: &[TaskSample]| -> Pressures {
             watcher.rebalance(now, available, samples, &lab.tasks);
-            let reported = watcher.readings.shortages();
+            let reported = watcher.readings.resource_pressure();
             reported
                 .into_iter()
-                .map(|short| (short.dimension, short.lasted.0, short.asked))
+                .map(|short| (short.dimension, short.lasted.0, short.requested))
                 .collect()
         };
         let nothing = Pressures::new();
@@ -508,8 +508,8 @@ mod tests {
             AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
         let pressures = |watcher: &Watcher| -> Vec<(u64, u32)> {
-            let reported = watcher.readings.shortages();
-            reported.into_iter().map(|short| (short.lasted.0, short.asked)).collect()
+            let reported = watcher.readings.resource_pressure();
+            reported.into_iter().map(|short| (short.lasted.0, short.requested)).collect()
         };
         let mut watcher = lab.watcher_at(1000);
         watcher.rebalance(1000, available, &crowded, &lab.tasks);
@@ -524,7 +524,7 @@ mod tests {
         // Not after a gap without passes as long as a shortage must last.
         assert_eq!(pressures(&lab.watcher_at(6001)), []);
         // Times of another boot mean nothing.
-        let path = lab.folder.path("shortages");
+        let path = lab.folder.path("resource_pressure");
         let text = fs::read_to_string(&path).unwrap();
         let boot_id = crate::boot::boot_id().unwrap();
         let body = text.lines().nth(1).unwrap().replace(&boot_id, "another");

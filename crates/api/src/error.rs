@@ -289,7 +289,7 @@ fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
         ],
         Rejection::QuotaExceeded { shortfall, .. } | Rejection::QuotaOversold(shortfall) => vec![
             ("dimension", json!(shortfall.dimension)),
-            ("asked", json!(shortfall.asked)),
+            ("asked", json!(shortfall.requested)),
             ("available", json!(shortfall.available)),
         ],
         Rejection::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
@@ -298,14 +298,14 @@ fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
         Rejection::PackageQuota { used, more, limit, .. } => {
             vec![("used", json!(used)), ("more", json!(more)), ("limit", json!(limit))]
         }
-        Rejection::OverBound { what, held, asked, most, .. } => vec![
+        Rejection::OverBound { what, held, requested, most, .. } => vec![
             ("has", json!(held)),
-            ("asked", json!(asked)),
+            ("asked", json!(requested)),
             ("limit", json!(most)),
             ("setting", json!(what.config_key())),
         ],
-        Rejection::TooFewNodes { matching, asked } => {
-            vec![("matching", json!(matching)), ("asked", json!(asked))]
+        Rejection::TooFewNodes { matching, requested } => {
+            vec![("matching", json!(matching)), ("asked", json!(requested))]
         }
         _ => vec![],
     }

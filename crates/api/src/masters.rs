@@ -174,10 +174,10 @@ impl MasterRotation {
     }
 
     /// The answer may redirect the agent to another master.
-    pub fn on_answer(&mut self, redial: Option<String>, now: Instant) {
+    pub fn on_answer(&mut self, redirect: Option<String>, now: Instant) {
         self.unresponsive.remove(&self.master);
         self.unresponsive.retain(|_, at| now.duration_since(*at) < SHUN_DURATION);
-        if let Some(other) = redial.filter(|other| !self.unresponsive.contains_key(other)) {
+        if let Some(other) = redirect.filter(|other| !self.unresponsive.contains_key(other)) {
             self.master = other;
         }
     }

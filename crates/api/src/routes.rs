@@ -83,7 +83,7 @@ pub enum Operation {
     ListTokens,
     AddJoinToken,
     RevokeToken,
-    Dismiss,
+    RevokePart,
     ListCrons,
     GetCron,
     SetCron,

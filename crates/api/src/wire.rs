@@ -128,7 +128,7 @@ impl WireRange {
 
     /// Says no to a message that is not spoken here. `caller` and `reader` name the parts.
     #[must_use]
-    pub fn refusal(self, caller: &str, said: Option<Spoken>, reader: &str) -> ApiError {
+    pub fn rejection(self, caller: &str, said: Option<Spoken>, reader: &str) -> ApiError {
         let spoken = match said {
             Some(Spoken { version, range }) => {
                 format!("{caller} speaks wire {range} and wrote version {version}")

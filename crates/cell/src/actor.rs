@@ -40,7 +40,7 @@ pub enum Actor {
 #[serde(rename_all = "snake_case")]
 pub enum ControllerName {
     Overcommit,
-    Relief,
+    PressureEviction,
     Cron,
     Drain,
     Update,
@@ -57,7 +57,7 @@ pub enum ControllerName {
 impl ControllerName {
     pub const ALL: [ControllerName; 10] = [
         ControllerName::Overcommit,
-        ControllerName::Relief,
+        ControllerName::PressureEviction,
         ControllerName::Cron,
         ControllerName::Drain,
         ControllerName::Update,
@@ -72,7 +72,7 @@ impl ControllerName {
     pub const fn as_str(self) -> &'static str {
         match self {
             ControllerName::Overcommit => "overcommit",
-            ControllerName::Relief => "relief",
+            ControllerName::PressureEviction => "pressure_eviction",
             ControllerName::Cron => "cron",
             ControllerName::Drain => "drain",
             ControllerName::Update => "update",
@@ -91,7 +91,7 @@ impl ControllerName {
             EvictCause::Drain => ControllerName::Drain,
             EvictCause::OverCommit => ControllerName::Overcommit,
             EvictCause::Rebalance => ControllerName::Rebalance,
-            EvictCause::Relief(_) => ControllerName::Relief,
+            EvictCause::ResourcePressure(_) => ControllerName::PressureEviction,
         }
     }
 }
@@ -138,9 +138,9 @@ impl Actor {
             | C::SetMachinePackages { machine, .. }
             | C::TaskReports { machine, .. }
             | C::ReleaseRetained { machine, .. }
-            | C::SaverFailed { machine, .. }
-            | C::SetShortages { machine, .. } => Actor::agent_of(*machine, state),
-            C::Enlist(spec) => Actor::Agent(spec.name.clone()),
+            | C::LogSaverFailed { machine, .. }
+            | C::SetResourcePressure { machine, .. } => Actor::agent_of(*machine, state),
+            C::RegisterMachine(spec) => Actor::Agent(spec.name.clone()),
             C::CommitPlan(_) => Actor::Scheduler(Name::of_number(1)),
             C::MachineDown { .. } => controller(ControllerName::Liveness),
             C::StepUpdate { .. } => controller(ControllerName::Update),
@@ -179,7 +179,7 @@ impl Actor {
             | C::ConfirmReplica { .. }
             | C::AddBlob { .. }
             | C::RemoveBlob { .. }
-            | C::Dismiss { .. } => Actor::Operator,
+            | C::RevokePart { .. } => Actor::Operator,
         }
     }
 

@@ -393,8 +393,8 @@ fn restart(spec: &JobSpec, review: &mut Review) {
 /// Disk that outlives a task must be within the task's own.
 fn retained(spec: &JobSpec, review: &mut Review) {
     let Some(retain) = &spec.retain_disk else { return };
-    if let Some(saver) = retain.saver.as_ref().filter(|_| review.are_known(["kind", "name"])) {
-        let field = "retain_disk.saver";
+    if let Some(saver) = retain.log_saver.as_ref().filter(|_| review.are_known(["kind", "name"])) {
+        let field = "retain_disk.log_saver";
         review.ensure(spec.kind == JobKind::AllocSet, || bad(field, saver, Allowed::NoSaver));
         review.ensure(*saver != spec.name, || bad(field, saver, Allowed::SaverInsideSet));
     }
@@ -754,20 +754,20 @@ mod tests {
         check(|s| s.restart.backoff = Span::seconds(61), "restart.backoff", "60000 ms");
         check(|s| s.restart.backoff_max = Span(u64::MAX), "restart.backoff_max", "at most");
         check(|s| s.at_most_one = Some(Span(0)), "at_most_one", "1 ms or more");
-        let retain = |bytes| Some(RetainDisk { bytes, keep: Span::seconds(1), saver: None });
+        let retain = |bytes| Some(RetainDisk { bytes, keep: Span::seconds(1), log_saver: None });
         check(|s| s.retain_disk = retain(10), "", "");
         check(|s| s.retain_disk = retain(11), "retain_disk.bytes", "at most 10");
         let saved = |s: &mut JobSpec| {
             let saver = Some(s.name.clone());
-            s.retain_disk = retain(10).map(|retain| RetainDisk { saver, ..retain });
+            s.retain_disk = retain(10).map(|retain| RetainDisk { log_saver: saver, ..retain });
         };
-        check(saved, "retain_disk.saver", "only what an alloc left has a saver");
+        check(saved, "retain_disk.log_saver", "only what an alloc left has a saver");
         let own = |s: &mut JobSpec| {
             s.kind = JobKind::AllocSet;
             s.task.command = Vec::new();
             saved(s);
         };
-        check(own, "retain_disk.saver", "a job that runs inside this alloc set");
+        check(own, "retain_disk.log_saver", "a job that runs inside this alloc set");
         let smaller = |s: &mut JobSpec| {
             s.retain_disk = retain(10);
             s.overrides.insert(0, limits(5));
@@ -788,7 +788,7 @@ mod tests {
         check_inside(|s| s.task.devices = vec![gpu(1, 1000)], "task.devices");
         check_inside(|s| s.task.named = vec![amount("a", 1)], "task.named");
         check_inside(
-            |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1), saver: None }),
+            |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1), log_saver: None }),
             "retain_disk",
         );
     }

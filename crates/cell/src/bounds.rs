@@ -124,13 +124,13 @@ impl Bounds {
     pub(crate) fn check(
         user: &Name,
         what: BoundKind,
-        (held, asked): (u64, u64),
+        (held, requested): (u64, u64),
         most: u64,
     ) -> Result<(), Rejection> {
-        if asked == 0 || held.saturating_add(asked) <= most {
+        if requested == 0 || held.saturating_add(requested) <= most {
             return Ok(());
         }
-        Err(Rejection::OverBound { user: user.clone(), what, held, asked, most })
+        Err(Rejection::OverBound { user: user.clone(), what, held, requested, most })
     }
 }
 

@@ -215,9 +215,9 @@ pub enum Command {
         digest: Token,
     },
     /// An agent registers a machine that has no row. An agent that was revoked gets none.
-    Enlist(MachineSpec),
+    RegisterMachine(MachineSpec),
     /// Revokes the certificates of a part until it joins again.
-    Dismiss {
+    RevokePart {
         part: PartKind,
         name: Name,
     },
@@ -228,7 +228,7 @@ pub enum Command {
         expect: Option<u32>,
     },
     /// A run of the log saver of retained disk failed; the next one is due.
-    SaverFailed {
+    LogSaverFailed {
         machine: MachineId,
         task: TaskId,
         attempt: u32,
@@ -237,10 +237,10 @@ pub enum Command {
         exit: Option<ExitClass>,
     },
     /// The agent's full list of resources that its machine is short of and cannot relieve itself.
-    SetShortages {
+    SetResourcePressure {
         machine: MachineId,
         incarnation: u64,
-        shortages: Vec<ResourcePressureReport>,
+        resource_pressure: Vec<ResourcePressureReport>,
     },
     /// As [`Command::RemoveMachine`], unless the machine is up with tasks on it. Decided here and
     /// not by the sender: a plan may be committed in between.
@@ -306,7 +306,7 @@ impl Command {
             C::Evict { .. } => "evict",
             C::TaskReports { .. } => "task_reports",
             C::ReleaseRetained { .. } => "release_retained",
-            C::SaverFailed { .. } => "saver_failed",
+            C::LogSaverFailed { .. } => "log_saver_failed",
             C::Expire => "expire",
             C::SetReservations(_) => "set_reservations",
             C::RaiseLevel { .. } => "raise_level",
@@ -316,9 +316,9 @@ impl Command {
             C::ConfirmReplica { .. } => "confirm_master",
             C::AddBlob { .. } => "add_package",
             C::RemoveBlob { .. } => "remove_package",
-            C::Enlist(_) => "enlist",
-            C::Dismiss { .. } => "dismiss",
-            C::SetShortages { .. } => "set_shortages",
+            C::RegisterMachine(_) => "register_machine",
+            C::RevokePart { .. } => "revoke_part",
+            C::SetResourcePressure { .. } => "set_resource_pressure",
             C::SetBounds(_) => "set_bounds",
             C::ApplyJob { .. } => "apply_job",
             C::ReserveHold(_) => "reserve_hold",
@@ -347,7 +347,7 @@ impl Command {
                 | Command::Expire
                 | Command::RevokeToken { .. }
                 | Command::RemoveBlob { .. }
-                | Command::Dismiss { .. }
+                | Command::RevokePart { .. }
                 | Command::ReleaseHold { .. }
         )
     }
@@ -364,7 +364,7 @@ pub enum EvictCause {
     /// An alloc or task is better off elsewhere.
     Rebalance,
     /// The machine is short of this resource, and throttling others did not help.
-    Relief(Dimension),
+    ResourcePressure(Dimension),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

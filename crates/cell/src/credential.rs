@@ -152,7 +152,7 @@ pub enum TokenKind {
         name: Name,
     },
     /// Authenticates nothing: this part was revoked, and has to join again.
-    Dismissed {
+    Revocation {
         part: PartKind,
         name: Name,
     },
@@ -166,7 +166,7 @@ impl TokenKind {
             TokenKind::JoinAgent { machine } => Some((PartKind::Agent, machine)),
             TokenKind::JoinReplica { name } => Some((PartKind::Replica, name)),
             TokenKind::JoinScheduler { name } => Some((PartKind::Scheduler, name)),
-            TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => None,
+            TokenKind::UserToken { .. } | TokenKind::Revocation { .. } => None,
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct DesiredTask {
     pub task: TaskId,
     pub attempt: u32,
     /// The run of the log saver of that attempt's retained disk; 0: the attempt itself.
-    pub saver: u32,
+    pub log_saver_run: u32,
     /// `user/job/index`.
     pub name: String,
     pub action: Action,
@@ -45,7 +45,11 @@ pub struct DesiredTask {
 impl Attempt {
     #[must_use]
     pub fn of(desired: &DesiredTask) -> Attempt {
-        Attempt { task: desired.task, number: desired.attempt, saver: desired.saver }
+        Attempt {
+            task: desired.task,
+            number: desired.attempt,
+            log_saver_run: desired.log_saver_run,
+        }
     }
 }
 
@@ -112,7 +116,7 @@ pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
         Some(DesiredTask {
             task: *id,
             attempt: row.attempt,
-            saver: 0,
+            log_saver_run: 0,
             name: state.task_name(*id),
             action: action(row, spec),
             lease: spec.at_most_one,
@@ -120,7 +124,7 @@ pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     };
     let mut orders: Vec<DesiredTask> = load.tasks.iter().filter_map(order).collect();
     orders.extend(log_saver::log_saver_tasks(state, machine));
-    orders.sort_by_key(|order| (order.task, order.attempt, order.saver));
+    orders.sort_by_key(|order| (order.task, order.attempt, order.log_saver_run));
     orders
 }
 

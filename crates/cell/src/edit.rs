@@ -164,8 +164,8 @@ impl State {
         if let Some(load) = self.machine_loads.get_mut(machine) {
             update_holder_list(&mut load.tasks, &mut load.held_for, role, id, add);
             if role == HoldRole::Primary && !task.state.holds_resources() {
-                let leaving = load.leaving;
-                load.leaving = if add { leaving + 1 } else { leaving.saturating_sub(1) };
+                let leaving = load.stopping;
+                load.stopping = if add { leaving + 1 } else { leaving.saturating_sub(1) };
             }
         }
         if let Some(alloc) = hold.alloc {

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 pub struct Event {
     pub at: Time,
     /// The sender of the command that caused the event.
-    pub by: Actor,
-    pub what: EventKind,
+    pub actor: Actor,
+    pub kind: EventKind,
     pub reason: Reason,
 }
 
@@ -31,13 +31,13 @@ impl Event {
     /// owner's quota is counted by that cause, not as requested.
     #[must_use]
     pub fn reason_code(&self) -> &'static str {
-        self.what.reason_code(&self.reason)
+        self.kind.reason_code(&self.reason)
     }
 
     /// The machine that an event mentions beside its object.
     #[must_use]
     pub fn mentioned_machine(&self) -> Option<MachineId> {
-        match &self.what {
+        match &self.kind {
             EventKind::Task { change, .. } => change.machine(),
             EventKind::Component(event) => {
                 let row = event.as_component().related_row()?;
@@ -62,7 +62,7 @@ impl TaskChange {
             | T::Failed { machine }
             | T::Lost { machine }
             | T::Restarted { machine }
-            | T::SaverFailed { machine }
+            | T::LogSaverFailed { machine }
             | T::Saved { machine }
             | T::NotSaved { machine }
             | T::Left { machine, .. }
@@ -87,7 +87,7 @@ impl EventKind {
     #[must_use]
     pub fn reason_code(&self, reason: &Reason) -> &'static str {
         match self {
-            EventKind::JobRejected { refusal: Rejection::QuotaExceeded { .. }, .. } => OVER_QUOTA,
+            EventKind::JobRejected { rejection: Rejection::QuotaExceeded { .. }, .. } => OVER_QUOTA,
             _ => reason.code(),
         }
     }
@@ -114,7 +114,7 @@ pub enum EventKind {
     JobRejected {
         user: Name,
         job: Name,
-        refusal: Rejection,
+        rejection: Rejection,
     },
     Machine {
         machine: MachineId,
@@ -212,7 +212,7 @@ pub enum TaskChange {
     /// Row purged.
     Purged,
     /// The log saver of its retained disk failed, and is tried again.
-    SaverFailed {
+    LogSaverFailed {
         machine: MachineId,
     },
     /// Its retained disk was saved.
@@ -299,19 +299,19 @@ pub enum MachineChange {
         bytes: u64,
     },
     /// Its agent requests an eviction: it is short of this, and throttling others does not help.
-    Short {
+    PressureReported {
         dimension: Dimension,
     },
     /// A task was ordered to leave because of that.
-    Relieved {
+    PressureEvicted {
         dimension: Dimension,
     },
     /// No longer short; accepts no new non-production tasks until that has lasted.
-    Eased {
+    PressureEased {
         dimension: Dimension,
     },
     /// The shortage is over for good.
-    EasedForGood {
+    PressureEnded {
         dimension: Dimension,
     },
 }

@@ -77,7 +77,7 @@ pub enum Detail {
         holders: Vec<PortHolder>,
     },
     DynamicPorts {
-        asked: u64,
+        requested: u64,
         available: u64,
         machine: Option<MachineRef>,
     },
@@ -85,20 +85,20 @@ pub enum Detail {
         kind: Token,
         /// Any of these; empty: any at all.
         models: Vec<Token>,
-        asked: u32,
+        requested: u32,
         milli: u16,
         available: u64,
         machine: Option<MachineRef>,
     },
     Named {
         name: ResourceName,
-        asked: u64,
+        requested: u64,
         available: u64,
         machine: Option<MachineRef>,
     },
     Resource {
         dimension: Dimension,
-        asked: u64,
+        requested: u64,
         available: u64,
         machine: Option<MachineRef>,
     },
@@ -117,7 +117,7 @@ pub struct PortHolder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TooLarge {
     pub dimension: Dimension,
-    pub asked: u64,
+    pub requested: u64,
     /// The largest capacity of any machine.
     pub largest: u64,
 }
@@ -138,32 +138,32 @@ pub enum Change {
     /// A lower limit.
     Resource {
         dimension: Dimension,
-        asked: u64,
+        requested: u64,
         at_most: u64,
     },
     /// Two lower limits together; only given when no single change helps.
     TwoResources([Lowered; 2]),
     Ports {
-        asked: u64,
+        requested: u64,
         at_most: u64,
     },
     /// `at_most` 0 means without it.
     Named {
         name: ResourceName,
-        asked: u64,
+        requested: u64,
         at_most: u64,
     },
     /// `at_most` 0 means without it. `position` is that in the list of device requests.
     DeviceCount {
         position: u32,
         kind: Token,
-        asked: u64,
+        requested: u64,
         at_most: u64,
     },
     DeviceShares {
         position: u32,
         kind: Token,
-        asked: u64,
+        requested: u64,
         at_most: u64,
     },
     /// A higher spread limit.
@@ -190,7 +190,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lowered {
     pub dimension: Dimension,
-    pub asked: u64,
+    pub requested: u64,
     pub at_most: u64,
 }
 

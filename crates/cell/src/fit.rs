@@ -82,7 +82,8 @@ fn status(row: &Machine) -> Option<InfeasibleReason> {
 /// Room that production does not reserve is not available while the machine cannot serve
 /// production.
 fn under_pressure(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
-    (row.accepts_only_prod() && !spec.priority.is_prod()).then_some(InfeasibleReason::MachineShort)
+    (row.accepts_only_prod() && !spec.priority.is_prod())
+        .then_some(InfeasibleReason::ResourcePressure)
 }
 
 fn constraints(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
@@ -151,15 +152,15 @@ fn static_ports(spec: &JobSpec, load: &MachineLoad) -> Option<InfeasibleReason> 
 }
 
 fn dynamic_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<InfeasibleReason> {
-    let asked = u32::from(spec.task.ports);
-    if asked == 0 {
+    let requested = u32::from(spec.task.ports);
+    if requested == 0 {
         return None;
     }
     let range = row.spec.ports;
     let own = spec.task.static_ports.iter().filter(|p| range.contains(**p)).count();
     let used = load.ports.iter().filter(|(p, _)| range.contains(*p)).count();
     let available = range.count().saturating_sub((own + used) as u32);
-    (asked > available).then_some(InfeasibleReason::DynamicPorts { asked, available })
+    (requested > available).then_some(InfeasibleReason::DynamicPorts { requested, available })
 }
 
 /// Static ports, then the lowest free ones of the machine's range.
@@ -226,13 +227,18 @@ fn choose_greedily(
         let mut fitting: Vec<usize> = (0..devices.len())
             .filter(|i| request.accepts(&devices[*i]) && free[*i] >= request.milli)
             .collect();
-        let (asked, available) = (u32::from(request.count), fitting.len() as u32);
-        if asked > available {
+        let (requested, available) = (u32::from(request.count), fitting.len() as u32);
+        if requested > available {
             let kind = request.kind.clone();
-            return Err(InfeasibleReason::Device { kind, asked, milli: request.milli, available });
+            return Err(InfeasibleReason::Device {
+                kind,
+                requested,
+                milli: request.milli,
+                available,
+            });
         }
         fitting.sort_by_key(|i| (free[*i], *i));
-        for i in fitting.into_iter().take(asked as usize) {
+        for i in fitting.into_iter().take(requested as usize) {
             free[i] -= request.milli;
             grants.push(DeviceGrant { device: i as u8, milli: request.milli });
         }
@@ -363,8 +369,8 @@ fn named(
         }
         let available = capacity.saturating_sub(load.named_used(&request.name));
         let short = request.amount > available || capacity == 0;
-        let (name, asked) = (request.name.clone(), request.amount);
-        short.then_some(InfeasibleReason::Named { name, asked, available })
+        let (name, requested) = (request.name.clone(), request.amount);
+        short.then_some(InfeasibleReason::Named { name, requested, available })
     })
 }
 

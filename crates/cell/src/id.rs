@@ -18,31 +18,31 @@ pub struct Attempt {
     pub task: TaskId,
     pub number: u32,
     /// The run of the log saver, from 1; 0 for the attempt itself.
-    pub saver: u32,
+    pub log_saver_run: u32,
 }
 
 impl Attempt {
     #[must_use]
     pub const fn new(task: TaskId, number: u32) -> Attempt {
-        Attempt { task, number, saver: 0 }
+        Attempt { task, number, log_saver_run: 0 }
     }
 
     #[must_use]
     pub const fn is_saver(self) -> bool {
-        self.saver > 0
+        self.log_saver_run > 0
     }
 
     /// The attempt whose data a log saver fetches; the attempt itself for all others.
     #[must_use]
     pub const fn without_saver(self) -> Attempt {
-        Attempt { saver: 0, ..self }
+        Attempt { log_saver_run: 0, ..self }
     }
 }
 
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.task.0, self.number)?;
-        match self.saver {
+        match self.log_saver_run {
             0 => Ok(()),
             run => write!(f, "-{run}"),
         }

@@ -31,7 +31,7 @@ pub struct MachineLoad {
     /// they count like tasks that do.
     pub held_for: Vec<TaskId>,
     /// How many of `tasks` are stopping and hold nothing any more.
-    pub leaving: u32,
+    pub stopping: u32,
     /// Ports in use and their tasks, sorted. Ports of stopping tasks are free for others already.
     pub ports: Vec<(u16, TaskId)>,
     /// Milli-shares in use by device position.
@@ -65,7 +65,7 @@ impl MachineLoad {
     /// elsewhere.
     #[must_use]
     pub fn holder_count(&self) -> u64 {
-        let here = (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving));
+        let here = (self.tasks.len() as u64).saturating_sub(u64::from(self.stopping));
         here + self.held_for.len() as u64
     }
 

@@ -49,7 +49,7 @@ impl State {
     pub(crate) fn log_saver_job(&self, task: TaskId) -> Option<JobId> {
         let row = self.tasks.get(task)?;
         let set = self.job_key(row.job)?;
-        let job = self.jobs.get(row.job)?.spec().retain_disk.as_ref()?.saver.clone()?;
+        let job = self.jobs.get(row.job)?.spec().retain_disk.as_ref()?.log_saver.clone()?;
         let saver = self.job_named(&JobKey { user: set.user.clone(), job })?;
         let inside = self.jobs.get(saver)?.spec().alloc_set.as_ref() == Some(&set);
         inside.then_some(saver)
@@ -82,7 +82,7 @@ pub(crate) fn log_saver_tasks(state: &State, machine: MachineId) -> Vec<DesiredT
 
 pub(crate) fn keep_order(state: &State, task: TaskId, attempt: u32) -> DesiredTask {
     let name = state.task_name(task);
-    DesiredTask { task, attempt, saver: 0, name, action: Action::Keep, lease: None }
+    DesiredTask { task, attempt, log_saver_run: 0, name, action: Action::Keep, lease: None }
 }
 
 fn run_order(state: &State, entry: &RetainedDisk) -> Option<DesiredTask> {
@@ -91,7 +91,7 @@ fn run_order(state: &State, entry: &RetainedDisk) -> Option<DesiredTask> {
     Some(DesiredTask {
         task: entry.task,
         attempt: entry.attempt,
-        saver: run,
+        log_saver_run: run,
         name: state.task_name(entry.task),
         action: Action::Run(Box::new(run_spec(spec, run))),
         lease: None,
@@ -152,13 +152,13 @@ pub fn log_saver_ends(
             ObservedState::Failed(exit) => LogSaverOutcome::Failed(Some(exit)),
             ObservedState::Stopped | ObservedState::Left(_) => LogSaverOutcome::Failed(None),
         };
-        let ObservedTask { task, attempt, saver: run, .. } = *seen;
+        let ObservedTask { task, attempt, log_saver_run: run, .. } = *seen;
         let due = |entry: &RetainedDisk| {
             (entry.task, entry.attempt, entry.run) == (task, attempt, Some(run))
         };
         row.retained.iter().any(due).then_some(LogSaverEnd { task, attempt, run, outcome: how })
     };
-    reported.iter().filter(|seen| seen.saver > 0).filter_map(ended).collect()
+    reported.iter().filter(|seen| seen.log_saver_run > 0).filter_map(ended).collect()
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
         let mut set = job("set", 1, 100);
         set.kind = JobKind::AllocSet;
         let saver = Some(name("save"));
-        set.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(100), saver });
+        set.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(100), log_saver: saver });
         cell.submit(&set);
         cell.run("set", 0, "m1");
         let mut save = job("save", 1, 100);
@@ -203,15 +203,15 @@ mod tests {
     fn desired_run(cell: &Cell) -> (u32, RunSpec) {
         let list = desired_on_m1(cell);
         let [keep, run] = &list[..] else { panic!("{list:?}") };
-        assert_eq!((keep.action.clone(), keep.saver), (Action::Keep, 0));
+        assert_eq!((keep.action.clone(), keep.log_saver_run), (Action::Keep, 0));
         assert_eq!((run.task, run.attempt, run.name.as_str()), (keep.task, 1, "ubar/set/0"));
         let Action::Run(work) = &run.action else { panic!("{run:?}") };
-        (run.saver, (**work).clone())
+        (run.log_saver_run, (**work).clone())
     }
 
     fn report_run(cell: &mut Cell, run: u32, state: ObservedState) -> Vec<LogSaverEnd> {
         let task = cell.task_id("set", 0);
-        let seen = [ObservedTask { task, attempt: 1, saver: run, state }];
+        let seen = [ObservedTask { task, attempt: 1, log_saver_run: run, state }];
         assert_eq!(log_saver_ends(&cell.state, M1, 2, &seen), [], "another life");
         let ends = log_saver_ends(&cell.state, M1, 1, &seen);
         for LogSaverEnd { task, attempt, run, outcome: how } in ends.clone() {
@@ -220,7 +220,7 @@ mod tests {
                     Command::ReleaseRetained { machine: M1, task, attempt }
                 }
                 LogSaverOutcome::Failed(exit) => {
-                    Command::SaverFailed { machine: M1, task, attempt, run, exit }
+                    Command::LogSaverFailed { machine: M1, task, attempt, run, exit }
                 }
             };
             assert_eq!(cell.ok(command.clone()), Done::Applied);
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(keeps(&cell), [left]);
         // A task that still runs there leaves its disk when the machine is lost.
         let mut other = job("other", 1, 100);
-        other.retain_disk = Some(RetainDisk { bytes: 2, keep: Span::seconds(9), saver: None });
+        other.retain_disk = Some(RetainDisk { bytes: 2, keep: Span::seconds(9), log_saver: None });
         cell.submit(&other);
         cell.submit(&job("plain", 1, 100));
         cell.run("other", 0, "m1");

@@ -105,7 +105,7 @@ pub struct ResourcePressure {
     pub since: Time,
     /// How often its agent has requested an eviction; 0: the shortage is over, and the machine is
     /// watched for a while longer.
-    pub asked: u32,
+    pub requested: u32,
     /// The latest of these requests for which a task was ordered to leave.
     pub answered: u32,
 }
@@ -114,7 +114,7 @@ impl ResourcePressure {
     /// Whether a task has to leave the machine for it now.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.asked > self.answered
+        self.requested > self.answered
     }
 }
 
@@ -127,7 +127,7 @@ pub struct ResourcePressureReport {
     /// Duration of the shortage. Clocks differ, spans do not.
     pub lasted: Span,
     /// See [`ResourcePressure::asked`].
-    pub asked: u32,
+    pub requested: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -147,7 +147,7 @@ pub struct Machine {
     /// [`crate::load::MachineLoad::exceeds`] says so.
     pub over_committed: bool,
     /// What it is short of, or was a short while ago; each dimension at most once, sorted.
-    pub shortages: Vec<ResourcePressure>,
+    pub resource_pressure: Vec<ResourcePressure>,
     /// When the status last changed to up or down.
     pub since: Time,
 }
@@ -165,7 +165,7 @@ impl Machine {
     /// production would go short.
     #[must_use]
     pub fn accepts_only_prod(&self) -> bool {
-        !self.shortages.is_empty()
+        !self.resource_pressure.is_empty()
     }
 
     /// What is available to new tasks.

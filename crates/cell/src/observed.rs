@@ -23,7 +23,7 @@ pub struct ObservedTask {
     pub task: TaskId,
     pub attempt: u32,
     /// The run of the log saver of that attempt's retained disk; 0: the attempt itself.
-    pub saver: u32,
+    pub log_saver_run: u32,
     pub state: ObservedState,
 }
 
@@ -65,7 +65,7 @@ pub fn differences(
         return Vec::new();
     }
     // Log savers are not among the tasks: see [`crate::log_saver`].
-    let own = reported.iter().filter(|report| report.saver == 0);
+    let own = reported.iter().filter(|report| report.log_saver_run == 0);
     let seen: BTreeMap<(TaskId, u32), ObservedState> =
         own.map(|report| ((report.task, report.attempt), report.state)).collect();
     let mut found = Vec::new();
@@ -140,7 +140,7 @@ mod tests {
         let task = cell.task_id("jfoo", 0);
         let seen: Vec<ObservedTask> = seen
             .into_iter()
-            .map(|state| ObservedTask { task, attempt: 1, saver: 0, state })
+            .map(|state| ObservedTask { task, attempt: 1, log_saver_run: 0, state })
             .collect();
         let reports = differences(&cell.state, M1, 1, &seen);
         let got: Vec<Observed> = reports.iter().map(|report| report.what).collect();

@@ -469,7 +469,7 @@ mod tests {
         let mut batch = job("jbar", 1, 100);
         batch.task.limits = Resources::new(1, 1, 40, 1);
         let keep = crate::time::Span::seconds(60);
-        batch.retain_disk = Some(crate::spec::RetainDisk { bytes: 40, keep, saver: None });
+        batch.retain_disk = Some(crate::spec::RetainDisk { bytes: 40, keep, log_saver: None });
         for (name, spec) in [("jfoo", prod), ("jbar", batch)] {
             cell.submit(&spec);
             cell.run(name, 0, "m1");

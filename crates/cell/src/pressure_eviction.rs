@@ -28,7 +28,7 @@ use std::cmp::Reverse;
 #[must_use]
 pub fn next_victim(state: &State, machine: MachineId) -> Option<(TaskId, Dimension)> {
     let row = state.machines().get(machine).filter(|row| row.status == MachineStatus::Up)?;
-    let open = row.shortages.iter().filter(|shortage| shortage.is_open());
+    let open = row.resource_pressure.iter().filter(|shortage| shortage.is_open());
     open.map(|shortage| shortage.dimension)
         .find_map(|dimension| Some((cheapest_victim(state, machine, dimension)?, dimension)))
 }
@@ -78,7 +78,7 @@ fn expected_usage_inside(state: &State, alloc: TaskId, dimension: Dimension) -> 
 #[must_use]
 pub fn is_eviction_in_progress(state: &State, machine: MachineId) -> bool {
     let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
-    let stopping_for_pressure = TaskState::Stopping(StopCause::MachineShort);
+    let stopping_for_pressure = TaskState::Stopping(StopCause::ResourcePressure);
     tasks
         .iter()
         .any(|id| state.tasks().get(*id).is_some_and(|task| task.state == stopping_for_pressure))
@@ -95,15 +95,17 @@ pub fn merge_reports(
     let Some(row) = state.machines().get(machine) else { return Vec::new() };
     let (now, under_way) = (state.now(), is_eviction_in_progress(state, machine));
     let merge = |report: &ResourcePressureReport| {
-        let ResourcePressureReport { dimension, lasted, asked } = *report;
-        let known = row.shortages.iter().find(|known| known.dimension == dimension);
+        let ResourcePressureReport { dimension, lasted, requested } = *report;
+        let known = row.resource_pressure.iter().find(|known| known.dimension == dimension);
         // An agent that counts from the start again, or requests again after it was well, has a new
         // one.
-        let known = known.filter(|known| asked == 0 || (known.asked > 0 && asked >= known.asked));
+        let known = known.filter(|known| {
+            requested == 0 || (known.requested > 0 && requested >= known.requested)
+        });
         let since = known.map_or(Time(now.0.saturating_sub(lasted.0)), |known| known.since);
         let answered = known.map_or(0, |known| known.answered);
-        let answered = if under_way { asked } else { answered };
-        ResourcePressure { dimension, since, asked, answered }
+        let answered = if under_way { requested } else { answered };
+        ResourcePressure { dimension, since, requested, answered }
     };
     reported.iter().map(merge).collect()
 }
@@ -111,6 +113,7 @@ pub fn merge_reports(
 /// Whether an agent's report says something the row does not have yet.
 #[must_use]
 pub fn has_changes(row: &Machine, reported: &[ResourcePressureReport]) -> bool {
-    let known = row.shortages.iter().map(|shortage| (shortage.dimension, shortage.asked));
-    !known.eq(reported.iter().map(|report| (report.dimension, report.asked)))
+    let known =
+        row.resource_pressure.iter().map(|shortage| (shortage.dimension, shortage.requested));
+    !known.eq(reported.iter().map(|report| (report.dimension, report.requested)))
 }

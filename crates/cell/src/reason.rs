@@ -52,18 +52,18 @@ pub enum InfeasibleReason {
         holder: Option<TaskId>,
     },
     DynamicPorts {
-        asked: u32,
+        requested: u32,
         available: u32,
     },
     Device {
         kind: Token,
-        asked: u32,
+        requested: u32,
         milli: u16,
         available: u32,
     },
     Named {
         name: ResourceName,
-        asked: u64,
+        requested: u64,
         available: u64,
     },
     /// The machine has the most tasks it may have, whatever they ask for.
@@ -73,7 +73,7 @@ pub enum InfeasibleReason {
     Resource(Shortfall),
     /// There is room, but the machine is short of CPU or disk rate: it accepts no more
     /// non-production tasks.
-    MachineShort,
+    ResourcePressure,
 }
 
 impl InfeasibleReason {
@@ -94,13 +94,13 @@ impl InfeasibleReason {
             InfeasibleReason::Named { .. } => "named-resource",
             InfeasibleReason::MachineFull { .. } => "machine-full",
             InfeasibleReason::Resource(_) => "resource",
-            InfeasibleReason::MachineShort => "machine-short",
+            InfeasibleReason::ResourcePressure => "resource-pressure",
         }
     }
 }
 
 /// Why a command did not take effect. Nothing of a refused command is in the state. Its words are
-/// in `words/refusal.rs`; it is kept with the answer and hashed, so it has none of its own.
+/// in `words/rejection.rs`; it is kept with the answer and hashed, so it has none of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -180,7 +180,7 @@ pub enum Rejection {
     Full(Storage),
     /// `is_last`: this build knows no higher one.
     BadLevel {
-        asked: u32,
+        requested: u32,
         found: u32,
         is_last: bool,
     },
@@ -221,12 +221,12 @@ pub enum Rejection {
         user: Name,
         what: BoundKind,
         held: u64,
-        asked: u64,
+        requested: u64,
         most: u64,
     },
     TooFewNodes {
         matching: u64,
-        asked: u64,
+        requested: u64,
     },
     JobStopping(JobKey),
     NoSuchTask {
@@ -391,7 +391,8 @@ reasons! {
     /// Its policy forgives this kind of end so often in a row, and no more.
     NotRetried { exit: ExitClass, forgiven: u32 } = "not-retried", "not retried";
     /// The machine is short of this, and holding others back did not help.
-    MachineShort(Dimension) = "machine-short", "the machine is short, and throttling did not help";
+    ResourcePressure(Dimension) = "resource-pressure",
+        "the machine is short, and throttling did not help";
     /// The task for which room was held no longer runs as it did.
     NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
 }

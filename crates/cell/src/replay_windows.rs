@@ -344,8 +344,8 @@ mod tests {
         let long = |fingerprint| {
             let value = Given::Text("x".repeat(400));
             let allowed = Allowed::AtMost(1);
-            let refusal = Rejection::bad_field("f", value, allowed).truncated();
-            RecordedAnswer { fingerprint, verdict: Err(refusal) }
+            let rejection = Rejection::bad_field("f", value, allowed).truncated();
+            RecordedAnswer { fingerprint, verdict: Err(rejection) }
         };
         let most = 10_000;
         let id = |client| RequestId { client, sequence: 0 };

@@ -166,8 +166,8 @@ impl Resources {
     #[must_use]
     pub fn first_excess(self, room: Resources) -> Option<Shortfall> {
         Dimension::ALL.into_iter().find_map(|dimension| {
-            let (asked, available) = (self.get(dimension), room.get(dimension));
-            (asked > available).then_some(Shortfall { dimension, asked, available })
+            let (requested, available) = (self.get(dimension), room.get(dimension));
+            (requested > available).then_some(Shortfall { dimension, requested, available })
         })
     }
 }
@@ -177,19 +177,19 @@ impl Resources {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shortfall {
     pub dimension: Dimension,
-    pub asked: u64,
+    pub requested: u64,
     pub available: u64,
 }
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let short = self.asked - self.available.min(self.asked);
+        let short = self.requested - self.available.min(self.requested);
         let amount = |value, rounding| units::amount(self.dimension, value, rounding);
         write!(
             f,
             "{}: asked {}, available {}, short by {}",
             self.dimension,
-            amount(self.asked, Rounding::Up),
+            amount(self.requested, Rounding::Up),
             amount(self.available, Rounding::Down),
             amount(short, Rounding::Up)
         )

@@ -42,7 +42,7 @@ pub struct Retries {
     /// Failed its health check. Left out: counts for `max_failures`.
     pub unhealthy: Option<u32>,
     /// Killed for memory that others used. Left out: always tried again.
-    pub crowded_out: Option<u32>,
+    pub out_of_memory_bystander: Option<u32>,
     /// Its machine died or lost it. Left out: always tried again.
     pub lost: Option<u32>,
     /// Preempted, drained or moved. Left out: always tried again.
@@ -116,7 +116,7 @@ impl Retries {
             AttemptEndKind::TimedOut => self.timed_out,
             AttemptEndKind::CouldNotStart => self.could_not_start,
             AttemptEndKind::Unhealthy => self.unhealthy,
-            AttemptEndKind::CrowdedOut => self.crowded_out,
+            AttemptEndKind::CrowdedOut => self.out_of_memory_bystander,
             AttemptEndKind::Lost => self.lost,
             AttemptEndKind::Evicted => self.evicted,
         }

@@ -216,7 +216,7 @@ pub struct RetainDisk {
     pub keep: Span,
     /// Of an alloc set: the job, inside the set and of the same owner, that is run on what an alloc
     /// left when it ended, again and again until it succeeds or the time is over. `None`: nobody.
-    pub saver: Option<Name>,
+    pub log_saver: Option<Name>,
 }
 
 /// A job or alloc set as its owner wrote it.

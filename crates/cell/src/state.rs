@@ -185,7 +185,7 @@ impl State {
     pub fn revocation(&self, part: PartKind, name: &Name) -> Option<TokenId> {
         let id = self.token_named(&revocation_id(part, name)?)?;
         let row = self.tokens.get(id)?;
-        let same = matches!(&row.kind, TokenKind::Dismissed { part: p, name: n }
+        let same = matches!(&row.kind, TokenKind::Revocation { part: p, name: n }
             if *p == part && n == name);
         same.then_some(id)
     }

@@ -57,7 +57,7 @@ pub enum StopCause {
     /// Rebalanced to a better place: back to pending.
     Rebalanced,
     /// The machine is short of a resource that it uses: back to pending.
-    MachineShort,
+    ResourcePressure,
 }
 
 impl StopCause {

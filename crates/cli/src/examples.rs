@@ -8,7 +8,7 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// The words of each command after `cell`, and its examples, without `cell`.
-const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
+const COMMAND_EXAMPLES: [(&str, &[&str]); 64] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
@@ -44,8 +44,7 @@ const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
         &["token create --agent m1", "token create --replica r2 --token-file r2.token"],
     ),
     ("token ls", &["token ls", "token ls --user ann"]),
-    ("token revoke", &["token revoke 7f3a9c"]),
-    ("token dismiss", &["token dismiss --agent m1", "token dismiss --scheduler s2"]),
+    ("token revoke", &["token revoke 7f3a9c", "token revoke --scheduler s2"]),
     ("package build", &["package build ./server", "package build ./server --to web.package"]),
     ("package import", &["package import docker://alpine:3.20", "package import alpine.tar"]),
     ("package push", &["package push ./server --name server"]),

@@ -432,8 +432,8 @@ fn difference_commands(difference: StateDifference, state: &State) -> Vec<Comman
         StateDifference::Packages { machine, packages } => {
             vec![Command::SetMachinePackages { machine, packages }]
         }
-        StateDifference::ResourcePressure { machine, incarnation, shortages } => {
-            vec![Command::SetShortages { machine, incarnation, shortages }]
+        StateDifference::ResourcePressure { machine, incarnation, resource_pressure } => {
+            vec![Command::SetResourcePressure { machine, incarnation, resource_pressure }]
         }
         StateDifference::Reservations(changes) => vec![Command::SetReservations(changes)],
         StateDifference::LogSavers { machine, ends } => {
@@ -446,7 +446,7 @@ fn difference_commands(difference: StateDifference, state: &State) -> Vec<Comman
             let row = known.and_then(|id| Some((id, state.machines().get(id)?)));
             let Some((machine, row)) = row else {
                 // The machine comes up with its next report, when it has a row.
-                let row = |spec: Box<MachineSpec>| Command::Enlist(*spec);
+                let row = |spec: Box<MachineSpec>| Command::RegisterMachine(*spec);
                 let gone = state.is_revoked(PartKind::Agent, &name);
                 return spec.filter(|_| !gone).map(row).into_iter().collect();
             };
@@ -461,7 +461,9 @@ fn log_saver_ended(machine: MachineId, end: LogSaverEnd) -> Command {
     let LogSaverEnd { task, attempt, run, outcome: how } = end;
     match how {
         LogSaverOutcome::Succeeded => Command::ReleaseRetained { machine, task, attempt },
-        LogSaverOutcome::Failed(exit) => Command::SaverFailed { machine, task, attempt, run, exit },
+        LogSaverOutcome::Failed(exit) => {
+            Command::LogSaverFailed { machine, task, attempt, run, exit }
+        }
     }
 }
 

@@ -31,7 +31,7 @@ impl SchedulerShardName {
     /// When `text` is neither empty nor a [`Token`].
     pub fn new(text: &str) -> Result<SchedulerShardName, InvalidName> {
         let bad = |bad: InvalidName| InvalidName {
-            what: "lane".into(),
+            what: "scheduler shard".into(),
             allowed: format!("empty, or {}", bad.allowed),
             ..bad
         };
@@ -65,10 +65,11 @@ impl fmt::Display for SchedulerShardName {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "lane {lane} is one too many: schedulers hold {MAX_SCHEDULER_SHARDS} lanes, the most allowed"
+    "scheduler shard {shard} is one too many: schedulers hold {MAX_SCHEDULER_SHARDS}, the most \
+     allowed"
 )]
 pub struct TooManySchedulerShards {
-    pub lane: SchedulerShardName,
+    pub shard: SchedulerShardName,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Leases {
             return Ok(LeaseAnswer { granted: false, holder: other.holder.clone(), length });
         }
         if !self.has_room_for(scheduler_shard, at) {
-            return Err(TooManySchedulerShards { lane: scheduler_shard.clone() });
+            return Err(TooManySchedulerShards { shard: scheduler_shard.clone() });
         }
         let holder = scheduler.to_owned();
         let until = Span(at.0.saturating_add(self.length.0));
@@ -144,7 +145,7 @@ mod tests {
 
     const LENGTH: Span = Span(3_000);
 
-    fn lane(text: &str) -> SchedulerShardName {
+    fn shard(text: &str) -> SchedulerShardName {
         SchedulerShardName::new(text).unwrap()
     }
 
@@ -152,7 +153,7 @@ mod tests {
     fn check(requests: &[(&str, u64, &str)]) {
         let mut leases = Leases::new(LENGTH);
         for (scheduler, at, holder) in requests {
-            let answer = leases.request(scheduler, &lane(""), Span(*at)).unwrap();
+            let answer = leases.request(scheduler, &shard(""), Span(*at)).unwrap();
             assert_eq!(answer.holder, *holder, "at {at}");
             assert_eq!(answer.granted, scheduler == holder, "at {at}");
         }
@@ -167,34 +168,37 @@ mod tests {
     #[test]
     fn a_refused_one_learns_how_long_to_wait_at_most() {
         let mut leases = Leases::new(LENGTH);
-        leases.request("a", &lane(""), Span(10)).unwrap();
-        let answer = leases.request("b", &lane(""), Span(1_010)).unwrap();
+        leases.request("a", &shard(""), Span(10)).unwrap();
+        let answer = leases.request("b", &shard(""), Span(1_010)).unwrap();
         assert_eq!(answer.length, Span(2_000));
     }
 
     #[test]
-    fn a_lane_has_a_holder_while_its_lease_runs() {
+    fn a_shard_has_a_holder_while_its_lease_runs() {
         let mut leases = Leases::new(LENGTH);
-        leases.request("b", &lane(""), Span(2)).unwrap();
-        assert_eq!(leases.holder(&lane(""), Span(3)), Some("b"));
-        assert_eq!(leases.holder(&lane(""), Span(3_002)), None);
-        assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&lane(""), "b")]);
+        leases.request("b", &shard(""), Span(2)).unwrap();
+        assert_eq!(leases.holder(&shard(""), Span(3)), Some("b"));
+        assert_eq!(leases.holder(&shard(""), Span(3_002)), None);
+        assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&shard(""), "b")]);
         assert_eq!(leases.holders(Span(3_002)).count(), 0);
     }
 
     #[test]
-    fn lanes_are_apart_and_bounded() {
+    fn shards_are_apart_and_bounded() {
         let mut leases = Leases::new(LENGTH);
         for number in 0..MAX_SCHEDULER_SHARDS {
-            let (holder, scheduler_shard) = (format!("s{number}"), lane(&format!("lane{number}")));
+            let (holder, scheduler_shard) =
+                (format!("s{number}"), shard(&format!("shard{number}")));
             assert!(leases.request(&holder, &scheduler_shard, Span(0)).unwrap().granted);
         }
-        let more = leases.request("a", &lane("more"), Span(1)).unwrap_err();
-        assert!(more.to_string().starts_with("lane more is one too many"), "{more}");
-        assert!(leases.request("s7", &lane("lane7"), Span(1)).unwrap().granted, "it may renew");
-        assert!(leases.request("a", &lane("more"), LENGTH).unwrap().granted, "others ran out");
+        let more = leases.request("a", &shard("more"), Span(1)).unwrap_err();
+        assert!(more.to_string().starts_with("scheduler shard more is one too many"), "{more}");
+        assert!(leases.request("s7", &shard("shard7"), Span(1)).unwrap().granted, "it may renew");
+        assert!(leases.request("a", &shard("more"), LENGTH).unwrap().granted, "others ran out");
         let bad = SchedulerShardName::new("two words").unwrap_err();
-        assert!(bad.to_string().starts_with("lane \"two words\" is not valid: empty, or"));
+        assert!(
+            bad.to_string().starts_with("scheduler shard \"two words\" is not valid: empty, or")
+        );
     }
 
     proptest! {
@@ -207,7 +211,7 @@ mod tests {
             let mut granted: Option<(u8, u64)> = None;
             for (scheduler, later) in requests {
                 at += later;
-                let answer = leases.request(&scheduler.to_string(), &lane("x"), Span(at)).unwrap();
+                let answer = leases.request(&scheduler.to_string(), &shard("x"), Span(at)).unwrap();
                 if answer.granted {
                     if let Some((before, until)) = granted {
                         prop_assert!(before == scheduler || until <= at);

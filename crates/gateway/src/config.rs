@@ -62,7 +62,7 @@ pub struct Config {
     pub zone: Zone,
     pub supervise_scheduler: bool,
     pub poll_interval: Span,
-    pub silence_polls: u64,
+    pub missed_polls: u64,
     pub down_per_minute: u64,
     pub clock_skew_alarm: Span,
     pub reclaim: ReclamationConfig,
@@ -130,7 +130,7 @@ impl Config {
             zone: read.zone("names_suffix")?,
             supervise_scheduler: read.boolean("supervise_scheduler")?,
             poll_interval: read.span("poll_interval", Span(100))?,
-            silence_polls: read.number("silence_polls", 2, "a number from 2")?,
+            missed_polls: read.number("missed_polls", 2, "a number from 2")?,
             down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
             clock_skew_alarm: read.span("clock_skew_alarm", Span(500))?,
             reclaim: read.reclaim()?,
@@ -383,13 +383,13 @@ impl ConfigReader<'_> {
         Ok(FlowConfig {
             streams: self.count("streams")?,
             streams_per_user: self.count("streams_per_user")?,
-            stream_patience: self.time("stream_patience", Span::seconds(1))?,
+            stream_timeout: self.time("stream_timeout", Span::seconds(1))?,
             requests: self.count("requests")?,
             requests_per_user: self.count("requests_per_user")?,
             body_bytes: self.memory_size("body_bytes", largest)?,
             body_bytes_per_user: self.memory_size("body_bytes_per_user", largest)?,
             pace: MinBodyRate {
-                patience: self.time("body_patience", Span::seconds(1))?,
+                patience: self.time("body_timeout", Span::seconds(1))?,
                 rate: self.size("body_rate", 1)?,
             },
             report_limit: self.bytes("report_limit", 64 << 10)?,
@@ -584,8 +584,8 @@ mod tests {
         check("tasks_per_job = 0", &format!("`tasks_per_job` is 0; allowed: {TASKS}"));
         check("tasks_per_job = 200001", &format!("`tasks_per_job` is 200001; allowed: {TASKS}"));
         assert!(TASKS.ends_with(&MAX_TASKS.to_string()));
-        check("silence_polls = 1", "`silence_polls` is 1; allowed: a number from 2");
-        check("silence_polls = -4", "`silence_polls` is -4; allowed: a number from 2");
+        check("missed_polls = 1", "`missed_polls` is 1; allowed: a number from 2");
+        check("missed_polls = -4", "`missed_polls` is -4; allowed: a number from 2");
         check(
             "supervise_scheduler = \"yes\"",
             "`supervise_scheduler` is \"yes\"; allowed: true or false",

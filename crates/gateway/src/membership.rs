@@ -121,12 +121,12 @@ impl Membership {
         let version = wire::spoken(&parts.headers, replica_name.unwrap_or("the caller"))?;
         let collected = Limited::new(body, MAX_BODY).collect().await;
         let bytes = collected.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
-        let asked: AddMaster = wire::decode(version, &bytes)?;
-        if replica_name.is_some_and(|own| own != asked.name.as_str()) {
+        let requested: AddMaster = wire::decode(version, &bytes)?;
+        if replica_name.is_some_and(|own| own != requested.name.as_str()) {
             return Err(not_own_name_error());
         }
-        let peer = Peer { name: asked.name.to_string(), address: asked.address };
-        admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await?;
+        let peer = Peer { name: requested.name.to_string(), address: requested.address };
+        admit(&self.handle, self.candidates.as_ref(), requested.id, peer).await?;
         Ok((version, ()))
     }
 }

@@ -364,7 +364,7 @@ async fn bind_listener(
 pub fn master_config(config: &Config) -> MasterConfig {
     let mut settings = MasterConfig::default();
     settings.core.liveness.poll_interval = config.poll_interval;
-    settings.core.liveness.missed_polls = config.silence_polls;
+    settings.core.liveness.missed_polls = config.missed_polls;
     settings.core.liveness.max_down_per_minute = config.down_per_minute;
     settings.core.controllers.retain_dead_jobs = config.keep_dead_jobs;
     settings.reclaim = config.reclaim;

@@ -16,7 +16,7 @@ pub(crate) fn spoken(headers: &HeaderMap, caller: &str) -> Result<WireVersion, A
     let (own, said) = (WireRange::own(), Spoken::of(headers));
     match said {
         Some(spoken) if own.speaks(spoken.version) => Ok(spoken.version),
-        _ => Err(own.refusal(caller, said, "this master")),
+        _ => Err(own.rejection(caller, said, "this master")),
     }
 }
 

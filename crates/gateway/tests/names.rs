@@ -114,7 +114,7 @@ async fn a_task_has_a_name_while_it_runs() {
     let client = Client::new(ApiClientConfig::new(vec![master.address().to_string()])).unwrap();
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.name, "web.dev.main.cell.internal");
-    let size = |name: &NameView| (name.tasks, name.healthy, name.ill);
+    let size = |name: &NameView| (name.tasks, name.healthy, name.unhealthy);
     assert_eq!(size(&found.item), (1, 1, 0));
     let endpoint = &found.item.endpoints[0];
     assert_eq!(

@@ -32,7 +32,7 @@ pub(crate) struct Row {
 
 /// The machine's name in this event, if it has one.
 pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
-    match event.event.what {
+    match event.event.kind {
         EventKind::Machine { machine, .. } => Some((machine, &event.object)),
         _ => None,
     }
@@ -40,7 +40,7 @@ pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
 
 pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
     let event = &feed_event.event;
-    let table = table_of(&event.what);
+    let table = table_of(&event.kind);
     let named = event.mentioned_machine().map(|id| match machines.get(&id) {
         Some(name) => name.clone(),
         None => format!("machine#{}", id.0),
@@ -53,11 +53,11 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
         Value::Integer(to_sql_integer(feed_event.index)),
         Value::Integer(i64::from(feed_event.position)),
     ];
-    let (event_name, detail) = event_word(&event.what);
+    let (event_name, detail) = event_word(&event.kind);
     let reason = Value::Text(event.reason_code().to_owned());
     let detail = detail.or_else(|| reason_object(feed_event)).map_or(Value::Null, Value::Text);
     let event_name = Value::Text(event_name.to_owned());
-    let rest = match &event.what {
+    let rest = match &event.kind {
         EventKind::Task { index, attempt, .. } => {
             let exit = exit_class(event);
             vec![
@@ -89,7 +89,7 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
         ],
     };
     values.extend(rest);
-    values.push(Value::Text(event.by.to_string()));
+    values.push(Value::Text(event.actor.to_string()));
     Row { table, values }
 }
 
@@ -122,7 +122,7 @@ fn object_kind(event_kind: &EventKind) -> &'static str {
 
 /// How a run ended, if that is the event or its reason.
 fn exit_class(event: &Event) -> Option<ExitClass> {
-    match (&event.what, &event.reason) {
+    match (&event.kind, &event.reason) {
         (EventKind::Task { change: TaskChange::GaveUp { exit, .. }, .. }, _)
         | (_, Reason::Exited(exit) | Reason::NotRetried { exit, .. }) => Some(*exit),
         _ => None,
@@ -150,7 +150,7 @@ fn event_word(event_kind: &EventKind) -> (&'static str, Option<String>) {
     match event_kind {
         EventKind::Task { change, .. } => (task_word(*change), task_detail(*change)),
         EventKind::Job { change, .. } => job_words(*change),
-        EventKind::JobRejected { refusal, .. } => ("rejected", Some(refusal.to_string())),
+        EventKind::JobRejected { rejection, .. } => ("rejected", Some(rejection.to_string())),
         EventKind::Machine { change, .. } => machine_words(*change),
         EventKind::User { change, .. } => user_words(*change),
         EventKind::Component(event) => event.as_component().label_and_detail(),
@@ -209,7 +209,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Killed => "killed",
         T::NeverRan => "never-ran",
         T::Purged => "purged",
-        T::SaverFailed { .. } => "saver-failed",
+        T::LogSaverFailed { .. } => "log-saver-failed",
         T::Saved { .. } => "saved",
         T::NotSaved { .. } => "not-saved",
         T::Left { .. } => "left",
@@ -254,10 +254,10 @@ fn machine_words(change: MachineChange) -> (&'static str, Option<String>) {
         M::Recovered => ("recovered", None),
         M::DiskRetained { bytes } => ("disk-retained", Some(format!("{bytes} bytes"))),
         M::DiskReleased { bytes } => ("disk-released", Some(format!("{bytes} bytes"))),
-        M::Short { dimension } => ("short", Some(dimension.to_string())),
-        M::Relieved { dimension } => ("relieved", Some(dimension.to_string())),
-        M::Eased { dimension } => ("eased", Some(dimension.to_string())),
-        M::EasedForGood { dimension } => ("eased-for-good", Some(dimension.to_string())),
+        M::PressureReported { dimension } => ("short", Some(dimension.to_string())),
+        M::PressureEvicted { dimension } => ("pressure-evicted", Some(dimension.to_string())),
+        M::PressureEased { dimension } => ("pressure-eased", Some(dimension.to_string())),
+        M::PressureEnded { dimension } => ("pressure-ended", Some(dimension.to_string())),
     }
 }
 

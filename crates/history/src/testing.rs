@@ -52,8 +52,10 @@ pub fn feed_event(
     event_kind: EventKind,
     reason: Reason,
 ) -> FeedEvent {
-    let (object, event) =
-        (object.to_owned(), Event { at: Time(at), by: Actor::Operator, what: event_kind, reason });
+    let (object, event) = (
+        object.to_owned(),
+        Event { at: Time(at), actor: Actor::Operator, kind: event_kind, reason },
+    );
     FeedEvent { index, position, object, related_object: None, event }
 }
 

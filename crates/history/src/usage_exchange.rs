@@ -24,11 +24,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(crate) const SCHEMA: &str = "
-    CREATE TABLE IF NOT EXISTS book (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
-    INSERT OR IGNORE INTO book (one, id) VALUES (1, abs(random() % 9007199254740991));
+    CREATE TABLE IF NOT EXISTS usage_log (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
+    INSERT OR IGNORE INTO usage_log (one, id) VALUES (1, abs(random() % 9007199254740991));
     CREATE TABLE IF NOT EXISTS own_usage (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
-    CREATE TABLE IF NOT EXISTS heard (
-        replica INTEGER PRIMARY KEY, book INTEGER NOT NULL, upto INTEGER NOT NULL);\n";
+    CREATE TABLE IF NOT EXISTS usage_cursors (
+        replica INTEGER PRIMARY KEY, log_id INTEGER NOT NULL, upto INTEGER NOT NULL);\n";
 
 /// A cursor into the usage log of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ impl History {
     /// # Errors
     /// When reading from the database fails.
     pub fn cursor_of(&self, replica: u64) -> Result<UsageCursor, HistoryError> {
-        let sql = "SELECT book, upto FROM heard WHERE replica = ?1";
+        let sql = "SELECT log_id, upto FROM usage_cursors WHERE replica = ?1";
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
         let read = |row: &Row<'_>| {
             Ok(UsageCursor { log_id: number(row.get(0)?), up_to: number(row.get(1)?) })
@@ -94,7 +95,7 @@ impl History {
     /// When reading from the database fails.
     pub fn cursors(&self) -> Result<BTreeMap<u64, UsageCursor>, HistoryError> {
         let number = |number: i64| u64::try_from(number).unwrap_or(0);
-        let mut select = self.db.prepare("SELECT replica, book, upto FROM heard")?;
+        let mut select = self.db.prepare("SELECT replica, log_id, upto FROM usage_cursors")?;
         let rows = select.query_map([], |row| {
             let cursor = UsageCursor { log_id: number(row.get(1)?), up_to: number(row.get(2)?) };
             Ok((number(row.get(0)?), cursor))
@@ -109,7 +110,8 @@ impl History {
     pub fn merge_batch(&mut self, replica: u64, batch: &UsageBatch) -> Result<(), HistoryError> {
         let change = self.db.transaction()?;
         add_usage(&change, &batch.rows, None)?;
-        let sql = "INSERT OR REPLACE INTO heard (replica, book, upto) VALUES (?1, ?2, ?3)";
+        let sql =
+            "INSERT OR REPLACE INTO usage_cursors (replica, log_id, upto) VALUES (?1, ?2, ?3)";
         change
             .execute(sql, [replica, batch.cursor.log_id, batch.cursor.up_to].map(to_sql_integer))?;
         change.commit()?;
@@ -133,7 +135,7 @@ impl HistoryReader {
 
     fn own_rows(&self, cursor: UsageCursor, max_rows: usize) -> rusqlite::Result<UsageBatch> {
         let db = self.connect()?;
-        let log_id = db.query_row("SELECT id FROM book", [], |row| row.get::<_, i64>(0))?;
+        let log_id = db.query_row("SELECT id FROM usage_log", [], |row| row.get::<_, i64>(0))?;
         let log_id = u64::try_from(log_id).unwrap_or(0);
         let end = "SELECT coalesce(max(last), 0) FROM own_usage";
         let end = db.query_row(end, [], |row| row.get::<_, i64>(0))?;

@@ -85,8 +85,8 @@ fn one_of_each_kind_is_told_in_one_go() {
         (9, "0 is out of range"),
         (10, "task.health.probe.http.path: \"healthy\" is not valid"),
         (13, "task.isolation.volumes[0].target: \"/dev/shm\" is not valid"),
-        (14, "task.isolation.volumes.1.source: \"srv\" is not valid"),
-        (15, "restart.retry.exit (code): 300 is not valid"),
+        (14, "task.isolation.volumes[1].source: \"srv\" is not valid"),
+        (15, "restart.retry.exit.300 (code): 300 is not valid"),
         (19, "task.limits.ram: 1048576 is not valid"),
         (20, "task.command: [] is not valid"),
         (21, "preemption_notice_max: 5000 is not valid"),
@@ -134,7 +134,7 @@ fn what_follows_from_something_else_is_not_told() {
     check_alone("isolation: { network: 'own' }, static_ports: [0]", "0 is out of range");
     check_alone("retain_disk: { bytes: '1GiB', keep: '1h' }, disk: 'x'", "no amount here");
     check_alone(
-        "disk: 1, retain_disk: { bytes: 1, keep: '1h', saver: 's' }, kind: 'x'",
+        "disk: 1, retain_disk: { bytes: 1, keep: '1h', log_saver: 's' }, kind: 'x'",
         "not known here",
     );
     check_alone("restart: { backoff: '1h', backoff_max: 'x' }", "no amount here");

@@ -64,7 +64,7 @@ const JOB: [(&str, u64, u64, &str); 53] = [
     ("restart.retry.timed_out", 0, U32, ""),
     ("restart.retry.could_not_start", 0, U32, ""),
     ("restart.retry.unhealthy", 0, U32, ""),
-    ("restart.retry.crowded_out", 0, U32, ""),
+    ("restart.retry.out_of_memory_bystander", 0, U32, ""),
     ("restart.retry.lost", 0, U32, ""),
     ("restart.retry.evicted", 0, U32, ""),
     ("restart.backoff", 0, YEAR, TIME),
@@ -121,7 +121,7 @@ fn job() -> Value {
         "restart": {
             "max_failures": 5, "backoff": 0, "backoff_max": YEAR,
             "retry": { "exit": { "1": 5 }, "failed": 5, "out_of_memory": 5, "over_disk_limit": 5,
-                       "timed_out": 5, "could_not_start": 5, "unhealthy": 5, "crowded_out": 5,
+                       "timed_out": 5, "could_not_start": 5, "unhealthy": 5, "out_of_memory_bystander": 5,
                        "lost": 5, "evicted": 5 },
         },
         "retain_disk": { "bytes": 0, "keep": 5 }, "disruptions": { "most": 5, "within": 5 },

@@ -260,7 +260,7 @@ fn verdict_code(verdict: &Verdict) -> &'static str {
         Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. }) => "unchanged",
         Ok(Done::Partly(_)) => "partly",
         Ok(Done::Applied | Done::Version(_) | Done::Revoked(_) | Done::Job { .. }) => "done",
-        Err(refusal) => code_of(refusal).as_str(),
+        Err(rejection) => code_of(rejection).as_str(),
     }
 }
 
@@ -316,10 +316,10 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::Expire => ("expire", String::new()),
         C::SetReservations(_) => ("set_reservations", String::new()),
         C::RaiseLevel { level } => ("raise_level", level.to_string()),
-        C::Enlist(spec) => ("enlist", spec.name.to_string()),
-        C::SaverFailed { machine, .. } => ("saver_failed", row(machine)),
-        C::SetShortages { machine, .. } => ("set_shortages", row(machine)),
-        C::Dismiss { part, name } => ("dismiss", format!("{part}/{name}")),
+        C::RegisterMachine(spec) => ("register_machine", spec.name.to_string()),
+        C::LogSaverFailed { machine, .. } => ("log_saver_failed", row(machine)),
+        C::SetResourcePressure { machine, .. } => ("set_resource_pressure", row(machine)),
+        C::RevokePart { part, name } => ("revoke_part", format!("{part}/{name}")),
     }
 }
 
@@ -329,7 +329,7 @@ fn token_holder(kind: &TokenKind) -> String {
         TokenKind::JoinAgent { machine } => format!("agent/{machine}"),
         TokenKind::JoinReplica { name } => format!("master/{name}"),
         TokenKind::JoinScheduler { name } => format!("scheduler/{name}"),
-        TokenKind::Dismissed { part, name } => format!("{part}/{name}, who was dismissed"),
+        TokenKind::Revocation { part, name } => format!("{part}/{name}, which was revoked"),
     }
 }
 

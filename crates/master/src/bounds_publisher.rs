@@ -33,7 +33,7 @@ async fn publish_bounds(handle: &MasterHandle, bounds: Bounds) {
     match sent.await {
         Ok(answer) => match answer.verdict {
             Ok(_) => tracing::info!(?bounds, "the cell has this master's limits for each user"),
-            Err(refusal) => tracing::error!(%refusal, "the limits for each user were refused"),
+            Err(rejection) => tracing::error!(%rejection, "the limits for each user were refused"),
         },
         // Retried at the next check.
         Err(error) => tracing::debug!(%error, "the limits for each user are not in the log yet"),

@@ -10,7 +10,7 @@ use cellwright_control::controller::reclaim::ReclamationConfig;
 pub struct MasterConfig {
     pub core: CoreSettings,
     /// Whether agents are redirected to the replica that polls them.
-    pub redial: bool,
+    pub redirect: bool,
     pub reclaim: ReclamationConfig,
     pub events: RetentionLimits,
     pub audit: RetentionLimits,
@@ -29,7 +29,7 @@ impl Default for MasterConfig {
     fn default() -> Self {
         MasterConfig {
             core: CoreSettings::default(),
-            redial: true,
+            redirect: true,
             reclaim: ReclamationConfig::default(),
             events: DEFAULT_RETENTION,
             audit: DEFAULT_RETENTION,

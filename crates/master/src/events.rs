@@ -176,7 +176,7 @@ impl EventLog {
                 if feed.items.len() >= most {
                     return Ok(feed);
                 }
-                let object = object_name(&event.what, &names);
+                let object = object_name(&event.kind, &names);
                 let other = reason_row(&event.reason).and_then(|row| names.get(&row).cloned());
                 let index = record.number;
                 feed.items.push(RecordedEvent {
@@ -211,7 +211,7 @@ impl EventLog {
                 let body: EventBody = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 for event in body.events {
-                    if let EventKind::Task { task: of, attempt: nth, change, .. } = event.what
+                    if let EventKind::Task { task: of, attempt: nth, change, .. } = event.kind
                         && (of, nth) == (task, attempt)
                     {
                         found = placed_machine(&change).or(found);
@@ -263,7 +263,7 @@ impl EventLog {
     ) -> io::Result<Option<Vec<Event>>> {
         let mut found = Vec::new();
         let seen = self.for_each_event(from + 1..=u64::MAX, most_bytes, |event| {
-            if matches!(&event.what, EventKind::Task { job: of, index: nth, change, .. }
+            if matches!(&event.kind, EventKind::Task { job: of, index: nth, change, .. }
                 if (*of, *nth) == (job, index) && *change != TaskChange::ReservationChanged)
             {
                 found.push(event);
@@ -297,7 +297,7 @@ impl EventLog {
             let from = last.saturating_sub(stride).max(oldest);
             let seen = self.for_each_event(from + 1..=to, bytes, |event| {
                 first = first.min(event.at);
-                if let EventKind::Task { job, index, change, .. } = event.what
+                if let EventKind::Task { job, index, change, .. } = event.kind
                     && matches!(change, TaskChange::Scheduled { .. })
                     && event.at > since
                     && counts(job, index)
@@ -352,7 +352,7 @@ impl EventLog {
         let mut known = self.lock_names();
         let mut found = BTreeMap::new();
         for event in events {
-            let rows = referenced_rows(&event.what).into_iter().chain([reason_row(&event.reason)]);
+            let rows = referenced_rows(&event.kind).into_iter().chain([reason_row(&event.reason)]);
             for object in rows.flatten() {
                 if found.contains_key(&object) {
                     continue;
@@ -372,8 +372,8 @@ impl EventLog {
                 found.insert(object, name);
             }
         }
-        for event in events.iter().filter(|event| removes_row(&event.what)) {
-            for object in referenced_rows(&event.what).into_iter().flatten() {
+        for event in events.iter().filter(|event| removes_row(&event.kind)) {
+            for object in referenced_rows(&event.kind).into_iter().flatten() {
                 if row_name(state, object).is_none() {
                     known.remove(&object);
                 }

@@ -126,7 +126,7 @@ pub struct LinkShard {
 pub struct LinkConfig {
     pub poll: Span,
     /// Whether agents of other shards are redirected to their own replica.
-    pub redial: bool,
+    pub redirect: bool,
     pub reclaim: ReclamationConfig,
 }
 
@@ -206,7 +206,7 @@ impl LinkShard {
         if gone {
             return Ok(self.revoked_orders(&report).await);
         }
-        let heard_ago = machine.and_then(|id| self.since_heard(id));
+        let last_contact_age = machine.and_then(|id| self.since_heard(id));
         self.process_report(&report, machine);
         let Some(machine) = machine else { return Ok(self.unknown_machine_orders(&report).await) };
         let most = if report.hang { self.settings.poll.0 } else { 0 };
@@ -228,9 +228,9 @@ impl LinkShard {
                     tasks: (has_new_orders && epoch >= report.taken).then_some(tasks),
                     orders_digest: digest,
                     poll: self.settings.poll,
-                    heard_ago,
-                    redial: self.redial(&report),
-                    is_dismissed: false,
+                    last_contact_age,
+                    redirect: self.redirect(&report),
+                    is_revoked: false,
                     incarnation,
                 });
             }
@@ -274,9 +274,9 @@ impl LinkShard {
             tasks: (!idle && epoch >= report.taken).then(Vec::new),
             orders_digest: digest(&[]),
             poll: self.settings.poll,
-            heard_ago: None,
-            redial: None,
-            is_dismissed: true,
+            last_contact_age: None,
+            redirect: None,
+            is_revoked: true,
             incarnation: 0,
         }
     }
@@ -295,9 +295,9 @@ impl LinkShard {
             tasks: None,
             orders_digest: report.orders_digest,
             poll: self.settings.poll,
-            heard_ago: None,
-            redial: None,
-            is_dismissed: false,
+            last_contact_age: None,
+            redirect: None,
+            is_revoked: false,
             incarnation: 0,
         }
     }
@@ -358,13 +358,13 @@ impl LinkShard {
         let number = self.membership_generation.load(Ordering::Relaxed);
         PollOwnership {
             generation: number,
-            is_handing_over: self.redial(report).is_some(),
+            is_handing_over: self.redirect(report).is_some(),
             exclusive_for: self.settings.poll,
         }
     }
 
-    fn redial(&self, report: &AgentReport) -> Option<String> {
-        if !self.settings.redial {
+    fn redirect(&self, report: &AgentReport) -> Option<String> {
+        if !self.settings.redirect {
             return None;
         }
         let view = lock(&self.cluster_view);
@@ -469,9 +469,14 @@ fn diff_report(
     if !ends.is_empty() {
         found.push(StateDifference::LogSavers { machine: id, ends });
     }
-    if has_changes(row, &report.shortages) {
-        let (incarnation, shortages) = (report.incarnation, report.shortages.clone());
-        found.push(StateDifference::ResourcePressure { machine: id, incarnation, shortages });
+    if has_changes(row, &report.resource_pressure) {
+        let (incarnation, resource_pressure) =
+            (report.incarnation, report.resource_pressure.clone());
+        found.push(StateDifference::ResourcePressure {
+            machine: id,
+            incarnation,
+            resource_pressure,
+        });
     }
     if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
         found.push(StateDifference::Packages { machine: id, packages: packages.clone() });
@@ -514,7 +519,7 @@ mod tests {
         LinkShard::new(
             replicated,
             Arc::new(crate::clock::SystemClock),
-            LinkConfig { poll: Span(1000), redial: false, reclaim: ReclamationConfig::default() },
+            LinkConfig { poll: Span(1000), redirect: false, reclaim: ReclamationConfig::default() },
         )
     }
 
@@ -530,7 +535,7 @@ mod tests {
             tasks: Vec::new(),
             packages: None,
             usage: Vec::new(),
-            shortages: Vec::new(),
+            resource_pressure: Vec::new(),
             wall: Time(1),
         }
     }
@@ -587,18 +592,20 @@ mod tests {
         };
         assert_eq!(found(&agent_report), []);
         let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
-        agent_report.shortages = vec![ResourcePressureReport { dimension, lasted, asked: 1 }];
-        let shortages = agent_report.shortages.clone();
-        let wanted = StateDifference::ResourcePressure { machine, incarnation: 1, shortages };
+        agent_report.resource_pressure =
+            vec![ResourcePressureReport { dimension, lasted, requested: 1 }];
+        let resource_pressure = agent_report.resource_pressure.clone();
+        let wanted =
+            StateDifference::ResourcePressure { machine, incarnation: 1, resource_pressure };
         assert_eq!(found(&agent_report), std::slice::from_ref(&wanted));
         assert_eq!(found(&agent_report), [wanted], "lost on its way, and found again");
-        let shortages = agent_report.shortages.clone();
-        log(Command::SetShortages { machine, incarnation: 1, shortages });
-        agent_report.shortages[0].lasted = Span::seconds(61);
+        let resource_pressure = agent_report.resource_pressure.clone();
+        log(Command::SetResourcePressure { machine, incarnation: 1, resource_pressure });
+        agent_report.resource_pressure[0].lasted = Span::seconds(61);
         assert_eq!(found(&agent_report), [], "it lasts, and that is no news");
-        agent_report.shortages[0].asked = 2;
+        agent_report.resource_pressure[0].requested = 2;
         assert_eq!(found(&agent_report).len(), 1, "it asks again");
-        agent_report.shortages.clear();
+        agent_report.resource_pressure.clear();
         assert_eq!(found(&agent_report).len(), 1, "it is well");
     }
 
@@ -606,7 +613,7 @@ mod tests {
     fn a_tenure_ends_with_a_redial_and_when_replicas_change() {
         let folder = TempFolder::new();
         let mut shard = shard(&folder);
-        shard.settings.redial = true;
+        shard.settings.redirect = true;
         let peer = |id: u64| Peer { name: format!("m{id}"), address: format!("127.0.0.1:{id}") };
         let stand = |id, replicas: &[u64]| {
             let replicas = replicas.iter().map(|id| (*id, peer(*id))).collect();

@@ -109,9 +109,10 @@ impl MainLoop {
             for _ in 0..MAX_MESSAGES_PER_STEP {
                 match next {
                     None | Some(Message::Stop) => return self.stop(pending),
-                    Some(Message::SchedulerShardHolder { scheduler_shard: lane, answer }) => {
-                        let holder =
-                            self.core.scheduler_shard_holder(&lane, self.now(started).elapsed);
+                    Some(Message::SchedulerShardHolder { scheduler_shard, answer }) => {
+                        let holder = self
+                            .core
+                            .scheduler_shard_holder(&scheduler_shard, self.now(started).elapsed);
                         // The caller may have gone away.
                         let _ = answer.send(holder);
                     }
@@ -149,13 +150,13 @@ impl MainLoop {
                 pending.requests.insert(ticket, answer);
                 Input::Requests { ticket, origin, bytes, requests }
             }
-            Message::Lease { scheduler, scheduler_shard: lane, passes, wall, answer } => {
+            Message::Lease { scheduler, scheduler_shard, passes, wall, answer } => {
                 let ticket = pending.next_ticket();
                 pending.leases.insert(ticket, answer);
                 self.passes.send_modify(|all| {
                     all.entry(scheduler.clone()).or_default().merge(&passes);
                 });
-                Input::Lease { ticket, scheduler, scheduler_shard: lane, wall }
+                Input::Lease { ticket, scheduler, scheduler_shard, wall }
             }
             Message::Forward(forward) => Input::Forward(forward),
             Message::Role(role) => Input::Role(role),

@@ -67,7 +67,7 @@ impl Master {
         let replica = Arc::new(Replica::open(id, store, env.disk, transport, machine).await?);
         let links = LinkConfig {
             poll: settings.core.liveness.poll_interval,
-            redial: settings.redial,
+            redirect: settings.redirect,
             reclaim: settings.reclaim,
         };
         let links = Arc::new(LinkShard::new(replicated.clone(), env.clock.clone(), links));

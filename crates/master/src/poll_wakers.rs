@@ -47,7 +47,7 @@ impl Wakers {
 
 /// The machine whose orders the event may change.
 fn affected_machine(event: &Event, state: &State) -> Option<MachineId> {
-    match &event.what {
+    match &event.kind {
         EventKind::Task { task, job, attempt, change, .. } => match change {
             TaskChange::Scheduled { machine }
             | TaskChange::Stopping { machine }
@@ -60,7 +60,7 @@ fn affected_machine(event: &Event, state: &State) -> Option<MachineId> {
             TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
             // No agent needs to know of resources that are only reserved.
             TaskChange::HoldReserved { .. } | TaskChange::HoldReleased { .. } => None,
-            TaskChange::SaverFailed { machine }
+            TaskChange::LogSaverFailed { machine }
             | TaskChange::Saved { machine }
             | TaskChange::NotSaved { machine }
             | TaskChange::Left { machine, .. } => Some(*machine),

@@ -59,7 +59,7 @@ pub struct AgentReport {
     pub usage: Vec<TaskUsage>,
     /// The resources that the machine is short of although every task that may be throttled is;
     /// each resource once, in order.
-    pub shortages: Vec<ResourcePressureReport>,
+    pub resource_pressure: Vec<ResourcePressureReport>,
     /// The machine's clock when the report was sent.
     pub wall: Time,
 }
@@ -106,12 +106,12 @@ pub struct AgentOrders {
     pub poll: Span,
     /// How long before this poll arrived the leader had last certainly heard from the agent. Leases
     /// of `at_most_one` tasks count from then; a replica that has lost the leader renews none.
-    pub heard_ago: Option<Span>,
+    pub last_contact_age: Option<Span>,
     /// Another replica now owns this agent's polls: dial there.
-    pub redial: Option<String>,
+    pub redirect: Option<String>,
     /// The machine was removed from the cell. Its agent is accepted again after it joined with a
     /// new token.
-    pub is_dismissed: bool,
+    pub is_revoked: bool,
     /// The newest incarnation of the machine in the log; 0 for none.
     pub incarnation: u64,
 }
@@ -154,11 +154,11 @@ mod tests {
             "machine": "m1", "incarnation": 5, "number": 6,
             "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
             "spec": { "name": "m1", "capacity": amount },
-            "tasks": [{ "task": 10, "attempt": 11, "saver": 12,
+            "tasks": [{ "task": 10, "attempt": 11, "log_saver_run": 12,
                 "state": { "running": { "healthy": true } } }],
             "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
             "usage": [{ "task": 10, "attempt": 11, "used": amount }],
-            "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }],
+            "resource_pressure": [{ "dimension": "cpu", "lasted": 14, "requested": 15 }],
             "wall": 16,
         })
     }

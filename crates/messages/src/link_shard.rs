@@ -60,6 +60,6 @@ pub enum StateDifference {
     ResourcePressure {
         machine: MachineId,
         incarnation: u64,
-        shortages: Vec<ResourcePressureReport>,
+        resource_pressure: Vec<ResourcePressureReport>,
     },
 }

@@ -154,7 +154,7 @@ impl<'a> JobMatch<'a> {
             None => vec![
                 format!("size={}", size.tasks),
                 format!("healthy={}", size.healthy),
-                format!("ill={}", size.unhealthy),
+                format!("unhealthy={}", size.unhealthy),
             ],
         }
     }
@@ -324,10 +324,10 @@ mod tests {
             let name = format!("{name}.main.cell.internal");
             assert_eq!(answer_lines(cell, &name, RecordKind::Txt, 0), [expected], "{name}");
         };
-        check(&cell, "web.ada", "size=2 healthy=2 ill=0");
+        check(&cell, "web.ada", "size=2 healthy=2 unhealthy=0");
         check(&cell, "1.web.ada", "state=running healthy=true");
         assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
-        check(&cell, "web.ada", "size=2 healthy=1 ill=1");
+        check(&cell, "web.ada", "size=2 healthy=1 unhealthy=1");
         // It has no address any more, and its status is still known.
         check(&cell, "1.web.ada", "state=stopping healthy=false");
         assert_eq!(
@@ -335,7 +335,7 @@ mod tests {
             ["NoData"]
         );
         cell.submit(job("late", 3, 0));
-        check(&cell, "late.ada", "size=3 healthy=0 ill=0");
+        check(&cell, "late.ada", "size=3 healthy=0 unhealthy=0");
         check(&cell, "2.late.ada", "state=pending healthy=false");
         check(&cell, "3.late.ada", "NxDomain");
         check(&cell, "_0._tcp.web.ada", "NoData");

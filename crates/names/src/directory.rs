@@ -58,7 +58,7 @@ impl Directory {
     pub fn apply_events(&mut self, state: &State, events: &[Event], version: u64) {
         let (mut touched, mut jobs) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
-            match &event.what {
+            match &event.kind {
                 EventKind::Task { task, .. } => drop(touched.insert(*task)),
                 EventKind::Job { job, .. } => drop(jobs.insert(*job)),
                 EventKind::Machine { machine, .. } => {

@@ -121,7 +121,7 @@ struct CacheState {
     in_flight: BTreeMap<PackageDigest, InFlightFetch>,
     /// Counts uses, for the order of the least recently used.
     use_counter: u64,
-    shunned: BTreeMap<String, Instant>,
+    avoided: BTreeMap<String, Instant>,
     fetched: Totals,
 }
 
@@ -280,7 +280,7 @@ impl Cache {
     pub fn status(&self) -> MachinePackages {
         let inner = self.shared.lock();
         let now = Instant::now();
-        let shunned = inner.shunned.iter().filter(|(_, until)| **until > now);
+        let avoided = inner.avoided.iter().filter(|(_, until)| **until > now);
         let package_status = |(digest, cached): (&PackageDigest, &CachedPackage)| {
             Some(PackageOnMachine {
                 digest: digest.token().ok()?,
@@ -298,8 +298,8 @@ impl Cache {
             most_bytes: self.shared.config.most_bytes,
             from_masters: inner.fetched.masters,
             from_machines: inner.fetched.machines,
-            given: self.shared.bytes_served.load(Ordering::Relaxed),
-            shunned: shunned.map(|(name, _)| name.clone()).collect(),
+            to_machines: self.shared.bytes_served.load(Ordering::Relaxed),
+            avoided: avoided.map(|(name, _)| name.clone()).collect(),
         }
     }
 
@@ -479,8 +479,8 @@ impl Cache {
         sources: Vec<Arc<dyn Source>>,
     ) -> Vec<Arc<dyn Source>> {
         let now = Instant::now();
-        inner.shunned.retain(|_, until| *until > now);
-        sources.into_iter().filter(|s| !inner.shunned.contains_key(s.name())).collect()
+        inner.avoided.retain(|_, until| *until > now);
+        sources.into_iter().filter(|s| !inner.avoided.contains_key(s.name())).collect()
     }
 
     async fn fetch_and_install(
@@ -503,7 +503,7 @@ impl Cache {
         let until = Instant::now() + config.shun_duration;
         for name in corrupt {
             tracing::warn!(source = %name, package = %digest, "source gave wrong bytes; shunned");
-            inner.shunned.insert(name, until);
+            inner.avoided.insert(name, until);
         }
         inner.in_flight.remove(&digest);
         inner.fetched.add(Totals::of(&arrival.from));

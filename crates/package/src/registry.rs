@@ -148,7 +148,7 @@ pub async fn fetch(
 fn open(reference: &Reference, pull_config: &PullConfig) -> Result<Session, RegistryError> {
     let failed = |why| {
         let (reference, label) = (reference.to_string(), "the registry".into());
-        RegistryError { reference, asked: label, why }
+        RegistryError { reference, requested: label, why }
     };
     let authority = reference.connect_address();
     let is_local = split_host(authority).is_some_and(|(host, _)| is_loopback(host));

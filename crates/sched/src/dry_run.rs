@@ -230,11 +230,11 @@ impl<'a> DryRun<'a> {
             return;
         }
         let rescheduled = reschedule::reschedule(&self.scratch, &first, &self.solver, self.seed);
-        result.victims = reschedule::describe_evicted(before, &first, &rescheduled.lands_on);
+        result.victims = reschedule::describe_evicted(before, &first, &rescheduled.moves_to);
         result.evicted_in_turn = reschedule::describe_evicted(
             before,
             &rescheduled.evicted_in_turn,
-            &rescheduled.lands_on,
+            &rescheduled.moves_to,
         );
         result.by_job = losses_by_job(result.victims.iter().chain(&result.evicted_in_turn));
     }

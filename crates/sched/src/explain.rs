@@ -164,7 +164,7 @@ impl<'a> Explainer<'a> {
     fn too_large(&self, limits: Resources) -> Vec<TooLarge> {
         let beyond = |dimension: Dimension| {
             let (requested, largest) = (limits.get(dimension), self.largest.get(dimension));
-            (requested > largest).then_some(TooLarge { dimension, asked: requested, largest })
+            (requested > largest).then_some(TooLarge { dimension, requested, largest })
         };
         Dimension::ALL.into_iter().filter_map(beyond).collect()
     }
@@ -179,7 +179,7 @@ impl<'a> Explainer<'a> {
             ReasonSubject::Draining => (InfeasibleReason::MachineDraining.code(), Detail::Nothing),
             ReasonSubject::Crashed => (InfeasibleReason::CrashedHere.code(), Detail::Nothing),
             ReasonSubject::UnderPressure => {
-                (InfeasibleReason::MachineShort.code(), Detail::Nothing)
+                (InfeasibleReason::ResourcePressure.code(), Detail::Nothing)
             }
             ReasonSubject::Full => {
                 let max_tasks = self.snapshot.max_tasks_per_machine.unwrap_or(u64::MAX);
@@ -207,28 +207,25 @@ impl<'a> Explainer<'a> {
             }
             ReasonSubject::DynamicPorts => {
                 let requested = u64::from(request.ports);
-                ("dynamic-ports", Detail::DynamicPorts { asked: requested, available, machine })
+                ("dynamic-ports", Detail::DynamicPorts { requested, available, machine })
             }
             ReasonSubject::Device(i) => {
                 let device = &request.devices[i as usize];
                 let (kind, requested) = (device.kind.clone(), u32::from(device.count));
                 let (models, milli) = (device.models.clone(), device.milli);
-                (
-                    "device",
-                    Detail::Device { kind, models, asked: requested, milli, available, machine },
-                )
+                ("device", Detail::Device { kind, models, requested, milli, available, machine })
             }
             ReasonSubject::Named(i) => {
                 let (id, amount) = request.named[i as usize];
                 let detail = self.snapshot.resource_name(id).map_or(Detail::Nothing, |name| {
-                    Detail::Named { name: name.clone(), asked: amount, available, machine }
+                    Detail::Named { name: name.clone(), requested: amount, available, machine }
                 });
                 ("named-resource", detail)
             }
             ReasonSubject::Resource(d) => {
                 let dimension = Dimension::ALL[usize::from(d)];
                 let requested = request.limits.get(dimension);
-                ("resource", Detail::Resource { dimension, asked: requested, available, machine })
+                ("resource", Detail::Resource { dimension, requested, available, machine })
             }
         };
         ReasonCount { code, machines: group.machines, detail }

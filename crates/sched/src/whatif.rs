@@ -89,7 +89,7 @@ pub struct Evicted {
     pub priority: Priority,
     pub machine: MachineRef,
     /// Where it would be placed next; `None`: it would stay pending.
-    pub lands_on: Option<MachineRef>,
+    pub moves_to: Option<MachineRef>,
 }
 
 /// The losses of one job.
@@ -251,7 +251,7 @@ fn describe_evicted(
             index,
             priority: before.priority_of(*task)?,
             machine: machine_on(before, *task)?,
-            lands_on: machine_on(&hypothetical.snapshot, *task),
+            moves_to: machine_on(&hypothetical.snapshot, *task),
         })
     };
     let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();
@@ -272,7 +272,7 @@ pub(crate) fn losses_by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> V
             pending: 0,
         });
         loss.evicted += 1;
-        match victim.lands_on {
+        match victim.moves_to {
             Some(_) => loss.placed_again += 1,
             None => loss.pending += 1,
         }

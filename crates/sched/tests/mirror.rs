@@ -32,7 +32,7 @@ fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
                 let (volumes, mut ordered): (Vec<_>, Vec<_>) =
                     all.iter().cloned().partition(is_volume);
                 let is_room = |m: &InfeasibleReason| {
-                    matches!(m, InfeasibleReason::Resource(_) | InfeasibleReason::MachineShort)
+                    matches!(m, InfeasibleReason::Resource(_) | InfeasibleReason::ResourcePressure)
                 };
                 ordered.sort_by(|a, b| (is_room(a), a).cmp(&(is_room(b), b)));
                 let last_constraint = InfeasibleReason::Constraint { position: u32::MAX };

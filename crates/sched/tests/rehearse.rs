@@ -234,7 +234,7 @@ fn victims_are_named_with_where_they_go() {
     // The other machine is full: an evicted task stays pending.
     let result = dry_run(&world, &strong);
     assert_eq!((result.placed.len(), result.victims.len()), (1, 1), "{:?}", result.victims);
-    assert!(result.victims[0].lands_on.is_none(), "{:?}", result.victims);
+    assert!(result.victims[0].moves_to.is_none(), "{:?}", result.victims);
     assert_eq!(result.victims[0].task.name.rsplit_once('/').unwrap().0, "ada/web");
     strong.count = 2;
     let result = dry_run(&world, &strong);
@@ -249,8 +249,8 @@ fn victims_are_named_with_where_they_go() {
     world.apply_ok(Command::MachineUp { machine: MachineId(2), incarnation: 1 });
     strong.count = 1;
     let result = dry_run(&world, &strong);
-    let lands_on = result.victims[0].lands_on.as_ref().map(|machine| machine.name.as_str());
-    assert_eq!(lands_on, Some("m3"), "{:?}", result.victims);
+    let moves_to = result.victims[0].moves_to.as_ref().map(|machine| machine.name.as_str());
+    assert_eq!(moves_to, Some("m3"), "{:?}", result.victims);
 }
 
 #[test]

@@ -135,7 +135,7 @@ proptest! {
             .iter()
             .fold((0, 0), |(lost, again), job| (lost + job.evicted, again + job.placed_again));
         prop_assert_eq!(lost as usize, evicted().count());
-        let placed_again = evicted().filter(|victim| victim.lands_on.is_some()).count();
+        let placed_again = evicted().filter(|victim| victim.moves_to.is_some()).count();
         prop_assert_eq!(again as usize, placed_again);
         prop_assert!(found.by_job.iter().all(|job| job.evicted == job.placed_again + job.pending));
         if let Some(highest) = found.victims.iter().map(|victim| victim.priority).max() {
@@ -245,10 +245,10 @@ fn evicted_tasks_land_elsewhere_and_evict_in_turn() {
     assert_eq!((found.placed, found.pending), (1, 0));
     let [victim] = found.victims.as_slice() else { panic!("{found:?}") };
     assert_eq!((victim.priority.0, victim.machine.id), (120, MachineId(0)));
-    assert_eq!(victim.lands_on.as_ref().map(|m| m.id), Some(MachineId(1)));
+    assert_eq!(victim.moves_to.as_ref().map(|m| m.id), Some(MachineId(1)));
     let [next] = found.evicted_in_turn.as_slice() else { panic!("{found:?}") };
     assert_eq!((next.priority.0, next.machine.id), (20, MachineId(1)));
-    assert_eq!(next.lands_on, None);
+    assert_eq!(next.moves_to, None);
     let sums: Vec<(u16, u32, u32, u32)> = found
         .by_job
         .iter()

@@ -133,12 +133,12 @@ impl CellCopy {
 /// allows more evictions. When in doubt, yes: a superfluous pass costs time, a missing one delays a
 /// task.
 fn may_unblock(state: &State, event: &Event) -> bool {
-    match &event.what {
+    match &event.kind {
         EventKind::Task { job, change, .. } => match change {
             TaskChange::Scheduled { .. }
             | TaskChange::HoldReserved { .. }
             | TaskChange::UpdateSkipped
-            | TaskChange::SaverFailed { .. }
+            | TaskChange::LogSaverFailed { .. }
             // The consequences have events of their own.
             | TaskChange::Left { .. } => false,
             // One more task of the job runs, so one more of it may be evicted.
@@ -157,9 +157,9 @@ fn may_unblock(state: &State, event: &Event) -> bool {
                 | MachineChange::DrainStarted
                 | MachineChange::OverCommitted
                 | MachineChange::DiskRetained { .. }
-                | MachineChange::Short { .. }
-                | MachineChange::Relieved { .. }
-                | MachineChange::Eased { .. }
+                | MachineChange::PressureReported { .. }
+                | MachineChange::PressureEvicted { .. }
+                | MachineChange::PressureEased { .. }
         ),
         EventKind::Component(event) => event.as_component().may_free_room(),
         _ => false,

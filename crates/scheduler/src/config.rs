@@ -93,6 +93,6 @@ mod tests {
         check(|s| s.retry = Span::ZERO, "retry");
         check(|s| s.retry_max = Span(1), "retry_max");
         let error = SchedulerShard::new("two words").unwrap_err();
-        assert_eq!((error.field, error.value.as_str()), ("lane", "two words"));
+        assert_eq!((error.field, error.value.as_str()), ("shard", "two words"));
     }
 }

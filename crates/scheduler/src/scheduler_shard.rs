@@ -26,7 +26,7 @@ impl SchedulerShard {
     /// When the name is not valid as the value of the label.
     pub fn new(name: &str) -> Result<SchedulerShard, crate::config::InvalidConfig> {
         let bad = || crate::config::InvalidConfig {
-            field: "lane",
+            field: "shard",
             value: name.to_owned(),
             allowed: "nothing, or 1 to 128 printable ASCII characters without spaces",
         };

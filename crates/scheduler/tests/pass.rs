@@ -81,7 +81,7 @@ fn passes_and_commits_place_everything() {
 }
 
 #[test]
-fn a_lane_takes_its_own_and_sees_what_others_hold() {
+fn a_shard_takes_its_own_and_sees_what_others_hold() {
     let master = InMemoryMaster::with_machines(1, 10);
     let mut unlabelled = job("jnone", 3, 1);
     unlabelled.labels.insert(support::token("tier"), "web".into());
@@ -117,7 +117,7 @@ fn a_lane_takes_its_own_and_sees_what_others_hold() {
 }
 
 #[test]
-fn two_schedulers_of_one_lane_never_place_a_task_twice() {
+fn two_schedulers_of_one_shard_never_place_a_task_twice() {
     for seed in 0..8 {
         let master = InMemoryMaster::with_machines(10, 100);
         for number in 0..20 {
@@ -151,7 +151,7 @@ fn two_schedulers_of_one_lane_never_place_a_task_twice() {
 }
 
 #[test]
-fn victims_of_another_lane_give_way_once() {
+fn victims_of_another_shard_give_way_once() {
     let master = InMemoryMaster::with_machines(2, 10);
     let mut low = job_in_shard("jlow", 4, "low");
     low.task.limits = support::all(5);

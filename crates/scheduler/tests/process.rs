@@ -271,7 +271,7 @@ async fn a_damaged_or_missing_record_makes_the_copy_start_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_lane_has_its_scheduler() {
+async fn each_shard_has_its_scheduler() {
     let master = InMemoryMaster::with_machines(4, 100);
     let mut default = RunningScheduler::start(&master, "s1", "");
     let mut gpu = RunningScheduler::start(&master, "s2", "gpu");

@@ -206,8 +206,9 @@ impl VirtualAgent {
             let last = usage.last().map_or(Resources::ZERO, |usage| usage.used);
             usage.iter_mut().fold(last, |before, usage| std::mem::replace(&mut usage.used, before));
         }
-        let shortages = self.control.shortages(Time(now));
-        let facts = Facts { spec: self.spec.clone(), packages: None, usage, shortages, wall };
+        let resource_pressure = self.control.resource_pressure(Time(now));
+        let facts =
+            Facts { spec: self.spec.clone(), packages: None, usage, resource_pressure, wall };
         let mut report = self.core.report(hang, facts, now);
         if self.bugs.reports_ends_once {
             let is_live =
@@ -394,7 +395,7 @@ impl VirtualAgent {
     }
 
     fn next_sample(&self) -> Option<u64> {
-        let is_short = !self.control.shortages(Time(self.last_sample)).is_empty();
+        let is_short = !self.control.resource_pressure(Time(self.last_sample)).is_empty();
         let is_sampling = is_short || !self.kernel.programs().is_empty();
         is_sampling.then_some(self.last_sample + SAMPLE_INTERVAL)
     }

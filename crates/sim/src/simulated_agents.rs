@@ -149,7 +149,7 @@ impl AgentPoller {
                     self.counters.connected.fetch_add(u64::from(!connected), Ordering::Relaxed);
                     connected = true;
                     hang = answered.hang;
-                    master = answered.redial.unwrap_or(master);
+                    master = answered.redirect.unwrap_or(master);
                 }
                 Err(_) => {
                     self.counters.failures.fetch_add(1, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl AgentPoller {
         let report = lock(&self.agent).report(hang.is_some(), wall, sent);
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
         self.counters.polls.fetch_add(1, Ordering::Relaxed);
-        let answered = PollOutcome { hang: orders.poll, redial: orders.redial.clone() };
+        let answered = PollOutcome { hang: orders.poll, redirect: orders.redirect.clone() };
         let mut agent = lock(&self.agent);
         agent.apply_orders(orders, sent, self.now());
         // The run events are not used here.
@@ -223,7 +223,7 @@ impl AgentPoller {
 
 struct PollOutcome {
     hang: Span,
-    redial: Option<String>,
+    redirect: Option<String>,
 }
 
 fn lock(agent: &Mutex<VirtualAgent>) -> MutexGuard<'_, VirtualAgent> {

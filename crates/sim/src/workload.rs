@@ -69,10 +69,10 @@ pub struct Workload {
 
 /// A command of the workload that the cell rejected.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{what} was refused: {refusal}")]
+#[error("{what} was refused: {rejection}")]
 pub struct RejectedCommand {
     pub what: String,
-    pub refusal: cellwright_cell::reason::Rejection,
+    pub rejection: cellwright_cell::reason::Rejection,
 }
 
 impl Workload {
@@ -233,9 +233,9 @@ pub fn apply_command(
     let request = Request::from_default_sender(command, state);
     let verdicts = state.apply(&Entry { now, requests: vec![request] }, events);
     match verdicts.into_iter().next() {
-        Some(Verdict::Err(refusal)) => Err(RejectedCommand { what: description, refusal }),
+        Some(Verdict::Err(rejection)) => Err(RejectedCommand { what: description, rejection }),
         Some(Verdict::Ok(Done::Partly(refused))) => match refused.into_iter().next() {
-            Some((_, refusal)) => Err(RejectedCommand { what: description, refusal }),
+            Some((_, rejection)) => Err(RejectedCommand { what: description, rejection }),
             None => Ok(()),
         },
         _ => Ok(()),

@@ -134,12 +134,12 @@ async fn a_stolen_token_of_a_replica_gets_no_key() {
         let reply: JoinReply = thief.call_internal(JOIN_PATH, &request).await.expect("an answer");
         assert!(matches!(reply, JoinReply::Waiting(_)), "nothing is given");
     }
-    let asked = AuthorityRequest;
-    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
+    let requested = AuthorityRequest;
+    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &requested).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::Unauthenticated));
     // Nor does a part of the cell get it with its own certificate.
     let agent = master.join("n1");
-    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
+    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &requested).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::NotAllowed));
 
     // The honest newcomer hears of it, and what it shows is not what waits.

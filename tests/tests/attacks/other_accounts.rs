@@ -181,7 +181,7 @@ async fn no_process_leaves_its_memory_in_a_file() {
         assert!(found.is_none() || found.as_deref() == Some("0 0"), "{} {found:?}", words(process));
     }
     assert!(all.len() >= 3, "master, shim and task: {all:?}");
-    let apart = ["scheduler", "--config", config.to_str().expect("a path"), "--lane", "1"];
+    let apart = ["scheduler", "--config", config.to_str().expect("a path"), "--shard", "1"];
     let scheduler = Process::start(with_core_dumps(cell(), &apart), &folder.path("scheduler.log"));
     // Until the shell has become the program.
     until("it is the program", || !words(&scheduler.id()).starts_with("sh ")).await;

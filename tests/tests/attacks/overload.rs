@@ -120,11 +120,11 @@ async fn watches_of_one_user_are_bounded_and_others_go_on() {
     }
     assert_eq!((held.len(), rejected.len()), (ALLOWED, REQUESTED - ALLOWED));
     for error in &rejected {
-        let refusal = rejection(error);
-        assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
-        assert_eq!(refusal.details["limit"], json!(ALLOWED), "{refusal}");
-        assert_eq!(refusal.details["setting"], json!("streams_per_user"));
-        assert!(refusal.retry_after().is_some());
+        let rejection = rejection(error);
+        assert_eq!(rejection.code, Code::Overloaded, "{rejection}");
+        assert_eq!(rejection.details["limit"], json!(ALLOWED), "{rejection}");
+        assert_eq!(rejection.details["setting"], json!("streams_per_user"));
+        assert!(rejection.retry_after().is_some());
     }
     submit(&ben, &spec("web", 1), None).await.expect("another's write");
     let watch = ben.download_at(&master.address, "/v1/watch/jobs", TIMEOUT).await;
@@ -325,9 +325,9 @@ async fn connections_of_one_user_are_bounded_by_its_tokens_too() {
     let Err(error) = ann.download_at(&master.address, watch, TIMEOUT).await else {
         panic!("one too many");
     };
-    let refusal = rejection(&error);
-    assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
-    assert_eq!(refusal.details["setting"], json!("connections_per_identity"), "{refusal}");
+    let rejection = rejection(&error);
+    assert_eq!(rejection.code, Code::Overloaded, "{rejection}");
+    assert_eq!(rejection.details["setting"], json!("connections_per_identity"), "{rejection}");
     assert!(held[0].next().await.expect("those it has go on").is_some());
     let other = ben.download_at(&master.address, watch, TIMEOUT).await;
     drop(other.expect("another's"));
@@ -404,9 +404,9 @@ async fn what_was_refused_does_not_fill_the_state_and_nothing_is_free_of_charge(
         let mut spec = spec("web", 1);
         spec.task.env.insert(format!("{number}{}", "K".repeat(60_000)), "a\0b".into());
         let error = submit(&ann, &spec, Some(&format!("key-{number}"))).await.expect_err("refused");
-        let refusal = rejection(&error);
-        assert_eq!(refusal.code, Code::BadField);
-        assert!(refusal.message.len() < 4_000, "{} bytes", refusal.message.len());
+        let rejection = rejection(&error);
+        assert_eq!(rejection.code, Code::BadField);
+        assert!(rejection.message.len() < 4_000, "{} bytes", rejection.message.len());
     }
     let grown = saved().await.saturating_sub(before);
     assert!(grown < 1 << 20, "a checkpoint grew by {grown} bytes");

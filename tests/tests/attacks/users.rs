@@ -210,7 +210,7 @@ async fn neighbours_that_borrow_as_one_account_share_no_port_and_leave_no_progra
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).expect("a mode");
     let lend = shared.to_str().expect("a path");
     let (process, address) =
-        start_open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
+        start_open_cell(&folder, &["--driver", "container", "--volume", lend]).await;
     let cell = Cell { folder: &folder, address };
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let number = port.local_addr().expect("it has an address").port().to_string();

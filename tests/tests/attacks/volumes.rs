@@ -58,7 +58,7 @@ async fn a_folder_that_is_swapped_while_it_is_borrowed_is_never_the_machines() {
     }
     let lend = shared.to_str().expect("a path");
     let (process, address) =
-        start_open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
+        start_open_cell(&folder, &["--driver", "container", "--volume", lend]).await;
     let cell = Cell { folder: &folder, address };
     let borrow = |source: String| {
         json!({ "isolation": { "volumes": [

@@ -167,15 +167,15 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     check(&["machine", "rm", "absent"], 1, "absent");
     let removed = stdout_of(&[&at[..], &["machine", "rm", "dev-0"]].concat());
     assert!(removed.contains("start `cell dev` again"), "{removed}");
-    let dismissed = stdout_of(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
-    assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
+    let revoked = stdout_of(&[&at[..], &["token", "revoke_part", "--scheduler", "s9"]].concat());
+    assert!(revoked.starts_with("scheduler s9 is revoked\n"), "{revoked}");
     let by_address = support::command(&["job", "status", "dev/huge"])
         .env("CELL_ADDR", format!("http://{address}"))
         .output()
         .expect("cell runs");
     assert!(by_address.status.success(), "{}", text(&by_address.stderr));
     assert!(text(&by_address.stdout).contains("dev/huge"));
-    let nobody = cell(&[&at[..], &["token", "dismiss"]].concat());
+    let nobody = cell(&[&at[..], &["token", "revoke_part"]].concat());
     assert_eq!(nobody.status.code(), Some(2));
     assert!(text(&nobody.stderr).contains("--agent"), "{}", text(&nobody.stderr));
     running.stop();
@@ -347,7 +347,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
         {"limits": {"cpu": 1, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&job, spec).unwrap();
     stdout_of(&[&mine[..], &["run", &job]].concat());
-    assert_eq!(obstacles(&mine, "admin/waits/0"), ["lane-not-served"]);
+    assert_eq!(obstacles(&mine, "admin/waits/0"), ["shard-not-served"]);
     rejected(&join(&token("--agent", "n1"), &identity), "not for a scheduler");
     let good = join(&token("--scheduler", "s1"), &identity);
     let words: Vec<&str> = good.iter().map(String::as_str).collect();

@@ -183,7 +183,7 @@ fn a_prod_job_evicts_and_says_whom_and_where_they_go() {
     let in_turn = result["evicted_in_turn"].as_array().expect("a list");
     let everybody = || victims.iter().chain(in_turn);
     assert_eq!(sum("evicted"), everybody().count() as f64);
-    let waiting = everybody().filter(|victim| victim["lands_on"].is_null()).count();
+    let waiting = everybody().filter(|victim| victim["moves_to"].is_null()).count();
     assert_eq!((sum("pending"), sum("placed_again")), {
         (waiting as f64, (everybody().count() - waiting) as f64)
     });

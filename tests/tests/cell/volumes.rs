@@ -116,8 +116,9 @@ fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
     }
     let read_only = format!("{displayed}:ro");
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
-    let running =
-        Running::spawn_args(&[&args[..], &["--lend", &volume_path, "--lend", &read_only]].concat());
+    let running = Running::spawn_args(
+        &[&args[..], &["--volume", &volume_path, "--volume", &read_only]].concat(),
+    );
     let address = running.address();
     let spec = value!({
         "name": "keeps", "priority": 100, "restart": { "max_failures": 0 },
@@ -137,8 +138,8 @@ fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
     assert!(!fs::exists(format!("{displayed}/kept")).unwrap());
     running.stop();
     let rejected =
-        cell(&["dev", "--data-dir", &data, "--lend", &volume_path, "--driver", "process"]);
-    assert!(text(&rejected.stderr).contains("--lend is for tasks in containers"));
+        cell(&["dev", "--data-dir", &data, "--volume", &volume_path, "--driver", "process"]);
+    assert!(text(&rejected.stderr).contains("--volume is for tasks in containers"));
 }
 
 #[test]
@@ -146,12 +147,13 @@ fn a_cell_without_containers_says_that_it_lends_nothing() {
     let folder = Folder::new();
     let (data, volume_path) = (folder.path("data"), folder.path("lent"));
     fs::create_dir(&volume_path).unwrap();
-    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--lend", &volume_path];
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--volume", &volume_path];
     // The container runtime is found by its name.
     let mut dev = command(&args);
     dev.env("PATH", folder.path("nothing"));
     let running = Running::spawn(dev);
-    running.wait_for_line("--lend lends nothing, and tasks with volumes wait: no containers here");
+    running
+        .wait_for_line("--volume lends nothing, and tasks with volumes wait: no containers here");
     running.wait_for_line("it is for this account alone");
     running.stop();
 }
@@ -177,7 +179,7 @@ fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
     pair.run("held", 1, &volume_spec(&pair.volume_path), &on_m1);
     let why = pair.explain("dev/held/0");
     assert!(why.contains("1 does not lend volume"), "{why}");
-    assert!(why.contains(&format!("cell dev --lend {}", pair.volume_path)), "{why}");
+    assert!(why.contains(&format!("cell dev --volume {}", pair.volume_path)), "{why}");
     assert!(why.contains("1 fails the constraint place = m1"), "{why}");
 
     let file = pair.file("nowhere", 1, &volume_spec("/no/such/folder"), &value!({}));

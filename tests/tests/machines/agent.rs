@@ -35,7 +35,7 @@ async fn end(cell: &Machines, index: usize, pid: u32) {
 }
 
 fn task_change(event: &EventView, want: impl Fn(&TaskChange) -> bool) -> bool {
-    matches!(&event.what, EventKind::Task { change, .. } if want(change))
+    matches!(&event.kind, EventKind::Task { change, .. } if want(change))
 }
 
 fn ended_right(task: &TaskView) -> bool {

@@ -68,7 +68,7 @@ async fn a_log_saver_shares_the_folder_of_its_alloc_and_runs_until_it_succeeds()
 
 /// An alloc set that leaves its disk for `saver`, and a job inside that has written a log.
 async fn with_a_log(cell: &Machines, keep: u64, save: &str) -> Machine {
-    let retain = json!({ "bytes": RETAINED_BYTES, "keep": keep, "saver": "saver" });
+    let retain = json!({ "bytes": RETAINED_BYTES, "keep": keep, "log_saver": "saver" });
     let set = json!({
         "name": "pair", "kind": "alloc_set", "count": 1, "priority": 100, "retain_disk": retain,
         "task": { "limits": { "cpu": 500, "ram": 64 << 20, "disk": 64 << 20 }, "command": [] },
@@ -105,7 +105,7 @@ async fn wait_until_released(cell: &Machines, machine: Machine) {
 }
 
 async fn wait_for_change(cell: &Machines, is_wanted: impl Fn(&TaskChange) -> bool) -> Vec<Reason> {
-    let found = cell.events("pair").await.into_iter().filter_map(|event| match event.what {
+    let found = cell.events("pair").await.into_iter().filter_map(|event| match event.kind {
         EventKind::Task { change, .. } => is_wanted(&change).then_some(event.reason),
         _ => None,
     });
@@ -136,7 +136,7 @@ async fn what_an_ended_alloc_left_is_saved_by_runs_that_outlive_failures_and_the
     .await;
     wait_until_released(&cell, machine).await;
     let failed =
-        wait_for_change(&cell, |change| matches!(change, TaskChange::SaverFailed { .. })).await;
+        wait_for_change(&cell, |change| matches!(change, TaskChange::LogSaverFailed { .. })).await;
     let exited = Reason::Exited(ExitClass::Code(4));
     assert!(failed.iter().filter(|reason| **reason == exited).count() >= 2, "{failed:?}");
     let saved = wait_for_change(&cell, |change| matches!(change, TaskChange::Saved { .. })).await;

@@ -14,7 +14,7 @@ use serde_json::json;
 /// How often tasks of the job were told to stop, for the given reason.
 fn stops(events: &[EventView], reason: &str) -> usize {
     let was_stopped = |event: &&EventView| {
-        matches!(event.what, EventKind::Task { change: TaskChange::Stopping { .. }, .. })
+        matches!(event.kind, EventKind::Task { change: TaskChange::Stopping { .. }, .. })
             && event.reason_code == reason
     };
     events.iter().filter(was_stopped).count()
@@ -78,7 +78,7 @@ async fn a_drained_machine_gives_its_tasks_away_within_budgets_and_leaves() {
 /// When tasks of the job were told to leave for a drain.
 fn drained_at(events: &[EventView]) -> Vec<Time> {
     let was_stopped = |event: &&EventView| {
-        matches!(event.what, EventKind::Task { change: TaskChange::Stopping { .. }, .. })
+        matches!(event.kind, EventKind::Task { change: TaskChange::Stopping { .. }, .. })
             && event.reason_code == "drained"
     };
     events.iter().filter(was_stopped).map(|event| event.at).collect()

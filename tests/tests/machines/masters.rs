@@ -315,7 +315,7 @@ async fn is_told_why_it_is_not_heard(cell: &mut Cell, machine: &str) {
     cell.kill(machine);
     let trouble = |cell: &Cell, what| {
         let view = cell.machine(machine)?;
-        view.trouble.filter(|trouble| trouble.what == what)
+        view.trouble.filter(|trouble| trouble.kind == what)
     };
     cell.until("it is down", |cell| {
         (cell.machine(machine)?.status == MachineStatus::Down).then_some(())

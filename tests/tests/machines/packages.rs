@@ -127,7 +127,7 @@ async fn tasks_go_where_their_package_is_and_it_comes_from_there_and_not_from_th
     assert!(of_machine(&second, 2) >= body as u64, "{second:#?}");
     assert!(of_masters(&second) <= HEAD, "{second:#?}");
     assert!(given_by_masters(&cell).await - before <= HEAD);
-    assert!(package_status(&cell, 2).await.given >= body as u64);
+    assert!(package_status(&cell, 2).await.to_machines >= body as u64);
     let output = cell.masters.cell(&["machine", "packages", "n3"]).expect("it is shown");
     assert!(output.contains("server") && output.contains("n2 8"), "{output}");
 }
@@ -191,7 +191,7 @@ async fn what_a_liar_or_a_damaged_machine_has_is_fetched_elsewhere() {
     let liar = held_now.from.iter().find(|from| from.name == "n1");
     assert!(liar.is_some_and(|liar| liar.is_wrong), "{held_now:#?}");
     assert!(of_masters(&held_now) >= MEGABYTE as u64, "{held_now:#?}");
-    assert_eq!(package_status(&cell, 2).await.shunned.len(), 1);
+    assert_eq!(package_status(&cell, 2).await.avoided.len(), 1);
     // One that finds the damage itself gives nothing away, and is no liar.
     change(&data, |bytes| bytes[bytes.len() / 2] ^= 1);
     run_until_reported(&cell, "data-3", 3, &data).await;

@@ -1,5 +1,5 @@
-//! A machine that stays short of CPU with batch held back asks for relief, and the masters move
-//! batch to a machine that has some. Production, which was short, is left alone.
+//! A machine that stays short of CPU with batch held back asks for an eviction, and the masters
+//! move batch to a machine that has some. Production, which was short, is left alone.
 
 use crate::reclaim::small_machine;
 use cellwright_api::client::ChangeOptions;
@@ -18,7 +18,7 @@ const BATCH: u64 = 10;
 const FAST_SETTINGS: &[(&str, &str)] = &[
     ("poll_interval = \"5s\"", "poll_interval = \"200ms\""),
     // Polls so close together would take a busy computer for a lost machine.
-    ("silence_polls = 3", "silence_polls = 100"),
+    ("missed_polls = 3", "missed_polls = 100"),
 ];
 
 /// Uses all that it gets, on two cores if there are so many.
@@ -46,7 +46,7 @@ async fn allow_only_first(cell: &Machines, only: bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_is_moved_from_a_machine_that_cannot_help_itself() {
     let capacity = Some(Resources { cpu: CPU, ..CAPACITY });
-    let agents = "control = { relief_seconds = 2 }";
+    let agents = "control = { pressure_eviction_seconds = 2 }";
     let plan = MachinesPlan { changes: FAST_SETTINGS, capacity, agents, ..MachinesPlan::default() };
     let Some(cell) = Machines::launch_with(&plan).await else { return };
     let _tree = small_machine(&cell, CPU);
@@ -61,11 +61,11 @@ async fn batch_is_moved_from_a_machine_that_cannot_help_itself() {
     assert_eq!(batch[0].machine, Some(name(1)));
     allow_only_first(&cell, false).await;
 
-    cell.until("the machine asks for relief, and batch is told to leave it", async |cell| {
+    cell.until("the machine asks for an eviction, and batch is told to leave it", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
-        let was_evicted = events.any(|event| match event.what {
+        let was_evicted = events.any(|event| match event.kind {
             EventKind::Task { change: TaskChange::Stopping { .. }, .. } => {
-                event.reason == Reason::MachineShort(Dimension::Cpu)
+                event.reason == Reason::ResourcePressure(Dimension::Cpu)
             }
             _ => false,
         });
@@ -77,7 +77,7 @@ async fn batch_is_moved_from_a_machine_that_cannot_help_itself() {
     assert_ne!(moved[0].machine, Some(name(1)), "it came straight back");
     // With nobody to hold back there is nothing left to ask for.
     cell.until("the machine is well", async |cell| {
-        cell.machine(1).await?.shortages.is_empty().then_some(())
+        cell.machine(1).await?.resource_pressure.is_empty().then_some(())
     })
     .await;
     let production = cell.wait_until_running("production").await;

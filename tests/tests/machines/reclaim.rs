@@ -24,7 +24,7 @@ const BATCH: u64 = 150 * MIB;
 const FAST: &[(&str, &str)] = &[
     ("poll_interval = \"5s\"", "poll_interval = \"200ms\""),
     // Polls so close together would take a busy computer for a lost machine.
-    ("silence_polls = 3", "silence_polls = 100"),
+    ("missed_polls = 3", "missed_polls = 100"),
     ("reclaim_warm_up = \"5m\"", "reclaim_warm_up = \"1s\""),
     ("reclaim_speed = 1", "reclaim_speed = 1000"),
 ];
@@ -69,7 +69,7 @@ async fn batch_runs_in_what_production_does_not_use_and_leaves_when_it_does() {
     std::fs::write(cell.shared("go"), "").expect("a file");
     cell.until("batch has to leave", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
-        let left = events.any(|event| match event.what {
+        let left = events.any(|event| match event.kind {
             EventKind::Task { change: TaskChange::Evicted { .. }, .. } => {
                 event.reason == Reason::OverCommitted
             }
@@ -175,7 +175,7 @@ async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
     .await;
     cell.until("batch is told to leave", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
-        let was_stopped = events.any(|event| match event.what {
+        let was_stopped = events.any(|event| match event.kind {
             EventKind::Task { change: TaskChange::Stopping { .. }, .. } => {
                 event.reason == Reason::OverCommitted
             }

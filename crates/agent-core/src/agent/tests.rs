@@ -15,9 +15,9 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
         tasks: Some(tasks),
         orders_digest: index,
         poll: Span::seconds(5),
-        heard_ago: None,
-        redial: None,
-        is_dismissed: false,
+        last_contact_age: None,
+        redirect: None,
+        is_revoked: false,
         incarnation: 0,
     }
 }
@@ -39,8 +39,8 @@ fn states(agent: &mut AgentCore) -> Vec<ObservedState> {
         ports: Default::default(),
         address: None,
     };
-    let (usage, shortages) = (Vec::new(), Vec::new());
-    let facts = Facts { spec, packages: None, usage, shortages, wall: Time::ZERO };
+    let (usage, resource_pressure) = (Vec::new(), Vec::new());
+    let facts = Facts { spec, packages: None, usage, resource_pressure, wall: Time::ZERO };
     let report = agent.report(false, facts, 7);
     report.tasks.into_iter().map(|task| task.state).collect()
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     let name = format!("u/j/{task}");
-    DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
+    DesiredTask { task: TaskId(task), attempt, log_saver_run: 0, name, action, lease: None }
 }
 
 pub(crate) fn work() -> RunSpec {
@@ -132,8 +132,8 @@ fn what_is_left_is_kept_while_it_is_listed_and_saved_by_one_at_a_time() {
     let failed = AttemptStatus { phase: Phase::Ended(End::Failed(ExitClass::Code(1))), ..LIVE };
     let held = AttemptStatus { is_alloc: true, ..LIVE };
     let left = AttemptStatus { is_alloc: true, ..ended };
-    let run_of = |saver| Attempt { saver, ..attempt(1, 1) };
-    let saver = |saver| DesiredTask { saver, ..order(1, 1, run()) };
+    let run_of = |log_saver_run| Attempt { log_saver_run, ..attempt(1, 1) };
+    let saver = |log_saver_run| DesiredTask { log_saver_run, ..order(1, 1, run()) };
     let keep = order(1, 1, Order::Keep);
     let first = [keep.clone(), saver(1)];
     // Not before the alloc is gone, and that not before the tasks inside.
@@ -198,7 +198,10 @@ fn what_is_seen_is_told() {
     ];
     for (phase, state) in phases {
         let seen = Attempts::from([(attempt(1, 2), AttemptStatus { phase, ..LIVE })]);
-        assert_eq!(report(&seen), [ObservedTask { task: TaskId(1), attempt: 2, saver: 0, state }]);
+        assert_eq!(
+            report(&seen),
+            [ObservedTask { task: TaskId(1), attempt: 2, log_saver_run: 0, state }]
+        );
     }
 }
 

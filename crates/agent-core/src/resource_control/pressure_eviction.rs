@@ -24,7 +24,7 @@ pub const CONFIRM_WITHIN: Span = Span::seconds(10);
 struct EvictionRequest {
     since: Time,
     /// 0 once the machine was well: another shortage is another request.
-    asked: u32,
+    requested: u32,
     /// When it was last requested, or last short after it had been well.
     at: Time,
 }
@@ -49,7 +49,7 @@ impl PressureHistory {
     #[must_use]
     pub fn is_news(&self, older: &PressureHistory, by: Span) -> bool {
         let request_counts = |all: &PressureHistory| -> Vec<(Dimension, u32)> {
-            all.pleas.iter().map(|(dimension, request)| (*dimension, request.asked)).collect()
+            all.pleas.iter().map(|(dimension, request)| (*dimension, request.requested)).collect()
         };
         let has_changed_pressure =
             self.short_since != older.short_since || request_counts(self) != request_counts(older);
@@ -96,12 +96,12 @@ impl PressureEviction {
     }
 
     /// The shortages to report to the masters, in the order of dimensions.
-    pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
+    pub fn resource_pressure(&self, now: Time) -> Vec<ResourcePressureReport> {
         let report =
             |(dimension, request): (&Dimension, &EvictionRequest)| ResourcePressureReport {
                 dimension: *dimension,
                 lasted: now.since(request.since),
-                asked: request.asked,
+                requested: request.requested,
             };
         self.requests.iter().map(report).collect()
     }
@@ -128,8 +128,8 @@ impl PressureEviction {
             let (dimension, since) = (*dimension, *since);
             let request = self.requests.get_mut(&dimension);
             let requested = match request {
-                Some(request) if request.asked > 0 && !is_overdue(request.at) => continue,
-                Some(request) if request.asked > 0 => request.asked.saturating_add(1),
+                Some(request) if request.requested > 0 && !is_overdue(request.at) => continue,
+                Some(request) if request.requested > 0 => request.requested.saturating_add(1),
                 _ if is_overdue(since) => 1,
                 Some(request) => {
                     request.at = now;
@@ -137,14 +137,14 @@ impl PressureEviction {
                 }
                 None => continue,
             };
-            self.requests.insert(dimension, EvictionRequest { since, asked: requested, at: now });
+            self.requests.insert(dimension, EvictionRequest { since, requested, at: now });
             actions.push(Action::RequestEviction { dimension, since, requested });
         }
         let short = &self.short_since;
         self.requests.retain(|dimension, request| {
             let well = !short.contains_key(dimension);
-            if well && request.asked > 0 {
-                (request.asked, request.at) = (0, now);
+            if well && request.requested > 0 {
+                (request.requested, request.at) = (0, now);
             }
             !(well && is_overdue(request.at))
         });

@@ -368,13 +368,13 @@ fn the_master_is_asked_after_every_minute_that_did_not_help() {
         let eviction_requests =
             actions.into_iter().filter(|a| matches!(a, Action::RequestEviction { .. }));
         requests.extend(eviction_requests.map(|request| (now, request)));
-        let shortages = control.shortages(second(now));
-        assert_eq!(shortages.len(), usize::from(now >= 60), "after {now} s");
+        let resource_pressure = control.resource_pressure(second(now));
+        assert_eq!(resource_pressure.len(), usize::from(now >= 60), "after {now} s");
     }
-    let request = |asked| Action::RequestEviction {
+    let request = |requested| Action::RequestEviction {
         dimension: Dimension::Cpu,
         since: second(0),
-        requested: asked,
+        requested,
     };
     assert_eq!(requests, [(60, request(1)), (120, request(2))]);
 }
@@ -394,8 +394,8 @@ fn shortages_after(
             control.step(second(now), &machine, there);
             now += 1;
         }
-        let shortages = control.shortages(second(now));
-        counts.push(shortages.first().map(|shortage| shortage.asked));
+        let resource_pressure = control.resource_pressure(second(now));
+        counts.push(resource_pressure.first().map(|shortage| shortage.requested));
     }
     counts
 }
@@ -428,7 +428,7 @@ fn requests_after_a_restart(left: u64, from: u64, short: bool) -> Vec<u64> {
         second(from),
     );
     let is_reported = left >= 60 && from - left <= 60;
-    assert_eq!(next.shortages(second(from)).len(), usize::from(is_reported));
+    assert_eq!(next.resource_pressure(second(from)).len(), usize::from(is_reported));
     let asks = |now: &u64| {
         let seen = if *now == from { &[][..] } else { &tasks[..if short { 3 } else { 1 }] };
         let actions = next.step(second(*now), &machine, seen);
@@ -461,7 +461,7 @@ fn what_was_remembered_is_dropped_when_it_is_not_seen_again() {
     );
     let mut request_count = |now: u64| {
         next.step(second(now), &machine, &tasks[..1]);
-        next.shortages(second(now)).first().map(|shortage| shortage.asked)
+        next.resource_pressure(second(now)).first().map(|shortage| shortage.requested)
     };
     let until = 66 + CONFIRM_WITHIN.0 / 1000;
     assert!((66..until).all(|now| request_count(now) == Some(1)));

@@ -319,7 +319,7 @@ pub fn environment(start: &StartContext<'_>, task_paths: &TaskPaths) -> BTreeMap
     set("CELL_MACHINE", start.machine);
     set("CELL_ATTEMPT", &start.attempt.number.to_string());
     if start.attempt.is_saver() {
-        set("CELL_SAVER_RUN", &start.attempt.saver.to_string());
+        set("CELL_SAVER_RUN", &start.attempt.log_saver_run.to_string());
     }
     set("CELL_PORTS", &ports.join(","));
     for (number, port) in ports.iter().enumerate() {

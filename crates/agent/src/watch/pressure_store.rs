@@ -11,7 +11,7 @@ use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-const PRESSURE_FILE: &str = "shortages";
+const PRESSURE_FILE: &str = "resource_pressure";
 /// How long after a pass its record may still be the one before.
 const WRITTEN_WITHIN: Span = Span::seconds(5);
 

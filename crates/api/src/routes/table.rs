@@ -14,11 +14,11 @@ use crate::exec::MAX_COMMAND;
 use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, Alarms, Applied, AuditView, Batch, BatchAnswer,
-    BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, Dismiss, EventPage,
+    BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages,
-    MachineView, MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView,
-    ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer, SqlQuery,
-    SubmitJob, TaskView, TokenView, UserView,
+    MachineView, MasterStatus, NameView, NewToken, One, Overview, Page, PartRevocation, PlanJobs,
+    PlanView, ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer,
+    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::job_size::JobSize;

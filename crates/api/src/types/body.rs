@@ -79,7 +79,7 @@ pub struct AddJoinToken {
 /// A part whose certificates are revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Dismiss {
+pub struct PartRevocation {
     pub part: PartKind,
     /// The machine, replica or scheduler.
     pub name: Name,
@@ -135,7 +135,7 @@ pub struct Changed {
     /// The version the object is at now, where the change made one.
     pub version: Option<u32>,
     /// Items that were rejected, by position; the others took effect.
-    pub refused: Vec<RefusedItem>,
+    pub rejected: Vec<RejectedItem>,
     /// How many tokens were revoked with it; left out when none were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_revoked: Option<u32>,
@@ -148,7 +148,7 @@ pub struct Changed {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RefusedItem {
+pub struct RejectedItem {
     pub position: u32,
     pub error: ApiError,
 }
@@ -160,7 +160,7 @@ impl Changed {
             index,
             changed: true,
             version: None,
-            refused: vec![],
+            rejected: vec![],
             tokens_revoked: None,
             became: None,
             closed_update: None,
@@ -177,11 +177,11 @@ impl Changed {
                 changed.closed_update = *closed;
             }
             Done::Partly(refused) => {
-                let item = |(position, rejection): &(u32, _)| RefusedItem {
+                let item = |(position, rejection): &(u32, _)| RejectedItem {
                     position: *position,
                     error: ApiError::from(rejection),
                 };
-                changed.refused = refused.iter().map(item).collect();
+                changed.rejected = refused.iter().map(item).collect();
             }
         }
         changed

@@ -172,7 +172,7 @@ pub struct ExplanationView {
 /// A reason that is not about any machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ObstacleView {
-    /// `lane-not-served`: no scheduler plans the job's scheduler shard. `package-not-in-cell`:
+    /// `shard-not-served`: no scheduler plans the job's scheduler shard. `package-not-in-cell`:
     /// neither the masters nor a machine that is up has a package it names.
     pub code: String,
     /// The obstacle, in a sentence.

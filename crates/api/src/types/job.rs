@@ -178,5 +178,5 @@ pub struct NameView {
     pub healthy: u32,
     /// Of these, tasks that failed their health check and have not restarted. The others wait,
     /// start, stop, or have ended.
-    pub ill: u32,
+    pub unhealthy: u32,
 }

@@ -44,7 +44,7 @@ pub struct MachineView {
     pub available_prod: Resources,
     /// Tasks bound to the machine, including those that are stopping.
     pub tasks: u32,
-    pub leaving: u32,
+    pub stopping: u32,
     pub named: Vec<NamedView>,
     /// Milli-shares in use, by device position.
     pub devices_used: Vec<u16>,
@@ -56,7 +56,7 @@ pub struct MachineView {
     pub drain_waits: Vec<DrainWaitView>,
     /// What it lacks although its agent throttles every task that it may; while there is something,
     /// the machine takes only production tasks.
-    pub shortages: Vec<ShortageView>,
+    pub resource_pressure: Vec<ResourcePressureView>,
     /// By how many milliseconds its clock is ahead of the cell's. Absent where it is unknown: only
     /// the leader measures it.
     pub clock_ahead_ms: Option<i64>,
@@ -81,7 +81,7 @@ pub enum Trouble {
 /// Why the cell considers a machine unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TroubleView {
-    pub what: Trouble,
+    pub kind: Trouble,
     pub since: Time,
     pub reason: String,
     /// What to do about it.
@@ -160,14 +160,14 @@ pub struct MachinePackages {
     /// Bytes fetched from other machines since then.
     pub from_machines: u64,
     /// Bytes sent to other machines since then.
-    pub given: u64,
+    pub to_machines: u64,
     /// Addresses that sent wrong bytes lately and are avoided at present.
-    pub shunned: Vec<String>,
+    pub avoided: Vec<String>,
 }
 
 /// A resource that a machine is short of, or was until lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ShortageView {
+pub struct ResourcePressureView {
     pub dimension: Dimension,
     /// Milliseconds since the Unix epoch.
     pub since: Time,

@@ -34,7 +34,7 @@ pub enum PlanAction {
     Update,
     /// It exists already, exactly like this.
     Nothing,
-    /// The cell would reject it; see `refused`.
+    /// The cell would reject it; see `rejected`.
     Refused,
 }
 
@@ -88,7 +88,7 @@ pub struct PlannedVictim {
     pub priority: Priority,
     pub machine: String,
     /// The machine it would move to; absent: it would wait.
-    pub lands_on: Option<String>,
+    pub moves_to: Option<String>,
 }
 
 /// The disruption limits of an update, and the disruption it would cause.
@@ -125,7 +125,7 @@ pub struct JobPlan {
     /// it first.
     pub closes_update: Option<u32>,
     /// The error with which the cell would reject it.
-    pub refused: Option<ApiError>,
+    pub rejected: Option<ApiError>,
     /// Every field that differs; empty for a new job.
     pub changes: Vec<FieldDiff>,
     /// The strongest class of the changes; absent for a new job.

@@ -24,10 +24,10 @@ pub struct EventView {
     pub machine: Option<String>,
     /// The actor: `user:ann`, `operator`, `agent:n1`, `scheduler:s1`, `controller:drain`,
     /// `replica:m1`.
-    pub by: String,
+    pub actor: String,
     /// Stable code of the reason.
     pub reason_code: String,
-    pub what: EventKind,
+    pub kind: EventKind,
     pub reason: Reason,
 }
 

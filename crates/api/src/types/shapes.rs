@@ -77,7 +77,7 @@ pub struct ShapeSet {
     /// 1 %.
     pub ladder: Vec<ShapeView>,
     /// The result for the requested `limits`, or for those of the job in `like`.
-    pub asked: Option<ShapeView>,
+    pub requested: Option<ShapeView>,
     pub like: Option<LikeView>,
 }
 

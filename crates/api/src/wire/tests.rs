@@ -58,7 +58,7 @@ fn a_refusal_names_both_sides_and_which_of_them_to_upgrade() {
             version: WireVersion(version),
             range: range(spoken),
         });
-        range(own).refusal("agent:n1", said, "this master")
+        range(own).rejection("agent:n1", said, "this master")
     };
     let newer = refused("1-2", Some((3, "3-4")));
     let build = env!("CARGO_PKG_VERSION");

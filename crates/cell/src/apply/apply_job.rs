@@ -239,9 +239,9 @@ mod tests {
         let (mut cell, spec) = running();
         let new = with_priority(&spec, 101);
         let check = |cell: &mut Cell, expect: u32, found: u32| {
-            let refusal = cell.send(apply(&new, Some(expect))).unwrap_err();
+            let rejection = cell.send(apply(&new, Some(expect))).unwrap_err();
             let object = Object::Job(key("ubar/jfoo"));
-            assert_eq!(refusal, Rejection::StaleVersion { object, expected: expect, found });
+            assert_eq!(rejection, Rejection::StaleVersion { object, expected: expect, found });
         };
         check(&mut cell, 0, 1);
         check(&mut cell, 7, 1);
@@ -263,8 +263,8 @@ mod tests {
         for stop in stops {
             let (mut cell, spec) = running();
             cell.ok(stop);
-            for asked in [&spec, &with_priority(&spec, 101)] {
-                let verdict = cell.send(apply(asked, None));
+            for requested in [&spec, &with_priority(&spec, 101)] {
+                let verdict = cell.send(apply(requested, None));
                 assert_eq!(verdict, Err(Rejection::JobStopping(key("ubar/jfoo"))));
                 assert_eq!(cell.event_lines, [""; 0], "it is asked for again");
             }

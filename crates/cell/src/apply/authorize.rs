@@ -118,13 +118,15 @@ impl<'c> Rights<'c> {
                 agent: AgentRight::Named(&spec.name),
                 ..Rights::users(Holder(ManageMachines))
             },
-            C::Enlist(spec) => Rights::agents(AgentRight::Named(&spec.name)),
+            C::RegisterMachine(spec) => Rights::agents(AgentRight::Named(&spec.name)),
             C::MachineUp { machine, .. }
             | C::SetMachinePackages { machine, .. }
             | C::TaskReports { machine, .. }
             | C::ReleaseRetained { machine, .. }
-            | C::SaverFailed { machine, .. }
-            | C::SetShortages { machine, .. } => Rights::agents(AgentRight::Machine(*machine)),
+            | C::LogSaverFailed { machine, .. }
+            | C::SetResourcePressure { machine, .. } => {
+                Rights::agents(AgentRight::Machine(*machine))
+            }
             C::MachineDown { .. } => Rights::controller(ControllerName::Liveness),
             C::AddUser { .. }
             | C::RemoveUser { .. }
@@ -158,10 +160,10 @@ impl<'c> Rights<'c> {
             C::AddBlob { .. } => Rights::users(UserRight::Known),
             C::RemoveBlob { digest } => Rights::users(UserRight::Package(digest)),
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => Rights::REPLICA,
-            C::Dismiss { part: PartKind::Agent, .. } => Rights::users(Holder(ManageMachines)),
-            C::Dismiss { part: PartKind::Scheduler, .. } => Rights::users(Holder(ManageUsers)),
+            C::RevokePart { part: PartKind::Agent, .. } => Rights::users(Holder(ManageMachines)),
+            C::RevokePart { part: PartKind::Scheduler, .. } => Rights::users(Holder(ManageUsers)),
             // A master reports a removed replica.
-            C::Dismiss { part: PartKind::Replica, .. } => {
+            C::RevokePart { part: PartKind::Replica, .. } => {
                 Rights { replica: true, ..Rights::users(Holder(ManageUsers)) }
             }
         }
@@ -300,7 +302,7 @@ impl Context<'_> {
     fn may_manage_token(&self, kind: &TokenKind) -> Result<(), Rejection> {
         match kind {
             TokenKind::UserToken { user } if self.by.user() == Some(user) => Ok(()),
-            TokenKind::JoinAgent { .. } | TokenKind::Dismissed { part: PartKind::Agent, .. }
+            TokenKind::JoinAgent { .. } | TokenKind::Revocation { part: PartKind::Agent, .. }
                 if self.require(Capability::ManageMachines).is_ok() =>
             {
                 Ok(())

@@ -59,7 +59,7 @@ impl Context<'_> {
         let Some(load) = self.state.user_load(user) else { return Ok(BTreeSet::new()) };
         let mut held = Growth { jobs: load.jobs, tasks: load.tasks, spec_bytes: load.spec_bytes };
         let mut to_purge = BTreeSet::new();
-        let Err(refusal) = self.check_bounds(user, held, growth, 0) else { return Ok(to_purge) };
+        let Err(rejection) = self.check_bounds(user, held, growth, 0) else { return Ok(to_purge) };
         let runs = self.state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied());
         let kept: BTreeSet<JobId> = runs.collect();
         let own = |id: JobId, job: &Job| job.user == user && !kept.contains(&id) && !needed(id);
@@ -79,7 +79,7 @@ impl Context<'_> {
             to_purge.insert(id);
         }
         // It is too much even without the dead jobs: purging them would not help.
-        self.check_bounds(user, held, growth, 0).map_err(|_| refusal)?;
+        self.check_bounds(user, held, growth, 0).map_err(|_| rejection)?;
         Ok(to_purge)
     }
 
@@ -102,12 +102,12 @@ impl Context<'_> {
         let Some(row) = self.state.users.get(user) else { return Ok(()) };
         let bounds = &self.state.bounds;
         let most = |bound: u64| bound - bound.checked_div(headroom_divisor).unwrap_or(0);
-        for (what, held, asked, bound) in [
+        for (what, held, requested, bound) in [
             (BoundKind::Jobs, held.jobs, growth.jobs, bounds.jobs),
             (BoundKind::Tasks, held.tasks, growth.tasks, bounds.tasks),
             (BoundKind::SpecBytes, held.spec_bytes, growth.spec_bytes, bounds.spec_bytes),
         ] {
-            Bounds::check(&row.name, what, (held, asked), most(bound))?;
+            Bounds::check(&row.name, what, (held, requested), most(bound))?;
         }
         Ok(())
     }

@@ -37,13 +37,13 @@ impl Context<'_> {
                 return Err(wrong_state(task, &row, TaskAction::Rebalancing));
             }
             EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
-            EvictCause::Relief(dimension) => {
+            EvictCause::ResourcePressure(dimension) => {
                 self.answer_pressure(machine, task, dimension)?;
-                (StopCause::MachineShort, Reason::MachineShort(dimension))
+                (StopCause::ResourcePressure, Reason::ResourcePressure(dimension))
             }
         };
         let chosen = match cause {
-            EvictCause::OverCommit | EvictCause::Relief(_) => BTreeMap::new(),
+            EvictCause::OverCommit | EvictCause::ResourcePressure(_) => BTreeMap::new(),
             EvictCause::Drain | EvictCause::Rebalance => {
                 self.check_disruption_budget(task)?;
                 self.check_disruption_rate(task)?
@@ -118,14 +118,16 @@ impl Context<'_> {
             Some((next, short)) if (next, short) == (task, dimension) => {
                 // One eviction answers all open requests: the agent will report whether it helped.
                 self.state.edit_machine(machine, |m| {
-                    m.shortages.iter_mut().for_each(|short| short.answered = short.asked);
+                    m.resource_pressure
+                        .iter_mut()
+                        .for_each(|short| short.answered = short.requested);
                 });
-                let change = MachineChange::Relieved { dimension };
-                self.machine_event(machine, change, Reason::MachineShort(dimension));
+                let change = MachineChange::PressureEvicted { dimension };
+                self.machine_event(machine, change, Reason::ResourcePressure(dimension));
                 return Ok(());
             }
             Some((task, dimension)) => Conflict::ReliefFirst { machine: name, task, dimension },
-            None => Conflict::NoRelief(name),
+            None => Conflict::NoResourcePressure(name),
         };
         Err(Rejection::WrongState(conflict))
     }

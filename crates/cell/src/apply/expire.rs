@@ -49,7 +49,7 @@ mod tests {
     fn with_retained() -> Cell {
         let mut cell = Cell::with_machines(1);
         let mut spec = job("jfoo", 1, 100);
-        spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1), saver: None });
+        spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1), log_saver: None });
         cell.submit(&spec);
         cell.run("jfoo", 0, "m1");
         cell.report("jfoo", 0, Observed::Finished);

@@ -107,7 +107,7 @@ impl Cell {
         invariant::check_state(&self.state).unwrap();
         invariant::check_step(&before, &entry, &verdicts, &self.state, &events).unwrap();
         self.event_lines = events.iter().map(|event| words::event(&self.state, event)).collect();
-        self.senders = events.iter().map(|event| event.by.to_string()).collect();
+        self.senders = events.iter().map(|event| event.actor.to_string()).collect();
         verdicts.into_iter().next().unwrap()
     }
 
@@ -127,8 +127,8 @@ impl Cell {
 
     /// The rejection as text.
     pub fn rejection_text(&mut self, command: impl Into<Command>) -> String {
-        let refusal = self.send(command).unwrap_err();
-        words::refusal(&self.state, &refusal)
+        let rejection = self.send(command).unwrap_err();
+        words::rejection(&self.state, &rejection)
     }
 
     pub fn submit(&mut self, spec: &JobSpec) {

@@ -340,7 +340,7 @@ mod tests {
     fn the_machine_of_a_reservation_is_told_nothing_and_asked_nothing() {
         let mut cell = cell(2, |spec| {
             let keep = crate::time::Span::seconds(60);
-            spec.retain_disk = Some(crate::spec::RetainDisk { bytes: 1, keep, saver: None });
+            spec.retain_disk = Some(crate::spec::RetainDisk { bytes: 1, keep, log_saver: None });
         });
         assert_eq!(desired_tasks(&cell.state, M1).len(), 1);
         assert_eq!(desired_tasks(&cell.state, M2), []);

@@ -65,10 +65,10 @@ impl Context<'_> {
 
     /// The owner sees a rejection in the verdict, everybody else in the history.
     pub(super) fn emit_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
-        if let Err(refusal) = verdict {
-            let refusal = refusal.redacted().truncated();
+        if let Err(rejection) = verdict {
+            let rejection = rejection.redacted().truncated();
             let (user, job) = (owner.clone(), job.clone());
-            self.emit(EventKind::JobRejected { user, job, refusal }, Reason::Requested);
+            self.emit(EventKind::JobRejected { user, job, rejection }, Reason::Requested);
         }
     }
 
@@ -195,16 +195,16 @@ impl Context<'_> {
         let had = before.map(|job| job.charges(tasks, least)).unwrap_or_default();
         let Some(user) = self.state.users.get(after.user) else { return Ok(()) };
         let load = self.state.user_load(after.user);
-        for (band, asked) in after.charges(tasks, least) {
+        for (band, requested) in after.charges(tasks, least) {
             let had = had.get(&band).copied().unwrap_or_default();
             let charged = load.and_then(|l| l.charged.get(&band).copied()).unwrap_or_default();
             let available = user.granted(band, self.now).minus(charged.minus(had));
             let short = Dimension::ALL
                 .into_iter()
-                .find(|d| asked.get(*d) > had.get(*d) && asked.get(*d) > available.get(*d));
+                .find(|d| requested.get(*d) > had.get(*d) && requested.get(*d) > available.get(*d));
             if let Some(dimension) = short {
-                let (asked, available) = (asked.get(dimension), available.get(dimension));
-                let shortfall = Shortfall { dimension, asked, available };
+                let (requested, available) = (requested.get(dimension), available.get(dimension));
+                let shortfall = Shortfall { dimension, requested, available };
                 return Err(Rejection::QuotaExceeded { user: user.name.clone(), band, shortfall });
             }
         }

@@ -17,7 +17,7 @@ impl Context<'_> {
         if level > LEVEL || Some(level) != found.checked_add(1) {
             // Not the level itself, which is another one in another build: answers are hashed.
             let is_last = found >= LEVEL;
-            return Err(Rejection::BadLevel { asked: level, found, is_last });
+            return Err(Rejection::BadLevel { requested: level, found, is_last });
         }
         self.state.level = level;
         self.emit(EventKind::LevelRaised { level }, Reason::Requested);
@@ -31,17 +31,17 @@ mod tests {
     use crate::command::{Command, Done};
     use crate::state::LEVEL;
 
-    fn check(from: u32, asked: u32, want: Result<Done, &str>) {
+    fn check(from: u32, requested: u32, want: Result<Done, &str>) {
         let mut cell = Cell::default();
         cell.state.level = from;
-        let got = cell.send(Command::RaiseLevel { level: asked });
+        let got = cell.send(Command::RaiseLevel { level: requested });
         match (got, want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want),
-            (Err(refusal), Err(want)) => {
-                let said = refusal.to_string();
+            (Err(rejection), Err(want)) => {
+                let said = rejection.to_string();
                 assert_eq!(said.split_once("allowed: ").unwrap().1, want);
             }
-            (got, want) => panic!("{from} to {asked}: {got:?}, expected {want:?}"),
+            (got, want) => panic!("{from} to {requested}: {got:?}, expected {want:?}"),
         }
     }
 

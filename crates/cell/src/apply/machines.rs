@@ -66,7 +66,7 @@ impl Context<'_> {
             packages: BTreeSet::new(),
             retained: Vec::new(),
             over_committed: false,
-            shortages: Vec::new(),
+            resource_pressure: Vec::new(),
             since: self.now,
         });
         self.machine_event(machine, MachineChange::Added, Reason::Requested);
@@ -141,7 +141,7 @@ impl Context<'_> {
             m.status = MachineStatus::Up;
             m.since = now;
             m.incarnation = incarnation;
-            m.shortages.clear();
+            m.resource_pressure.clear();
             m.generation = m.generation.saturating_add(1);
         });
         self.machine_event(machine, MachineChange::Up { incarnation }, Reason::AgentReport);
@@ -156,7 +156,7 @@ impl Context<'_> {
         self.state.edit_machine(machine, |m| {
             m.status = MachineStatus::Down;
             m.since = now;
-            m.shortages.clear();
+            m.resource_pressure.clear();
             m.generation = m.generation.saturating_add(1);
         });
         self.machine_event(machine, MachineChange::Down, Reason::MachineDown);
@@ -380,7 +380,8 @@ mod tests {
             let mut cell = Cell::with_machines(1);
             let mut set = job("jset", 1, 100);
             set.kind = JobKind::AllocSet;
-            set.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60), saver: None });
+            set.retain_disk =
+                Some(RetainDisk { bytes: 5, keep: Span::seconds(60), log_saver: None });
             cell.submit(&set);
             let mut inner = job("jfoo", 1, 100);
             inner.alloc_set = Some(key("ubar/jset"));

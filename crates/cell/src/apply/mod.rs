@@ -76,7 +76,7 @@ impl State {
         let fingerprint = replay_windows::fingerprint(&request.command);
         match self.windows.look_up(&request.by, id, fingerprint) {
             WindowLookup::Answered(verdict) => verdict,
-            WindowLookup::Rejected(refusal) => Err(refusal),
+            WindowLookup::Rejected(rejection) => Err(rejection),
             WindowLookup::Unseen => {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
@@ -168,13 +168,13 @@ impl Context<'_> {
             C::ConfirmReplica { name, key } => self.confirm_replica(name, *key),
             C::AddBlob { digest, bytes, limits } => self.add_blob(digest, *bytes, *limits),
             C::RemoveBlob { digest } => self.remove_blob(digest),
-            C::Enlist(spec) => self.register_machine(spec),
-            C::Dismiss { part, name } => self.revoke_part(*part, name),
-            C::SaverFailed { machine, task, attempt, run, exit } => {
+            C::RegisterMachine(spec) => self.register_machine(spec),
+            C::RevokePart { part, name } => self.revoke_part(*part, name),
+            C::LogSaverFailed { machine, task, attempt, run, exit } => {
                 self.saver_failed(*machine, (*task, *attempt, *run), *exit)
             }
-            C::SetShortages { machine, incarnation, shortages } => {
-                self.set_resource_pressure(*machine, *incarnation, shortages)
+            C::SetResourcePressure { machine, incarnation, resource_pressure } => {
+                self.set_resource_pressure(*machine, *incarnation, resource_pressure)
             }
             C::SetBounds(bounds) => self.set_bounds(bounds),
             C::ReserveHold(target) => self.reserve_hold(target),
@@ -185,7 +185,7 @@ impl Context<'_> {
 
     pub(crate) fn emit(&mut self, what: impl Into<EventKind>, reason: Reason) {
         let by = self.sender.clone();
-        self.events.push(Event { at: self.now, by, what: what.into(), reason });
+        self.events.push(Event { at: self.now, actor: by, kind: what.into(), reason });
     }
 
     /// Acts in the name of a user, with that user's rights and no others.

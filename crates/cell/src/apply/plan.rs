@@ -36,8 +36,8 @@ impl Context<'_> {
         }
         let mut refused = Vec::new();
         for (position, group) in plan.groups.iter().enumerate() {
-            if let Err(refusal) = self.commit_group(group) {
-                refused.push((position as u32, refusal));
+            if let Err(rejection) = self.commit_group(group) {
+                refused.push((position as u32, rejection));
             }
         }
         Self::partial_verdict(refused)
@@ -177,7 +177,7 @@ impl Context<'_> {
         ports: &[u16],
     ) -> Vec<Victim> {
         let load = self.state.machine_load(machine);
-        let Some(load) = load.filter(|load| load.leaving > 0) else { return Vec::new() };
+        let Some(load) = load.filter(|load| load.stopping > 0) else { return Vec::new() };
         let outer = alloc.and_then(|alloc| self.state.tasks.get(alloc)?.grant());
         let victim = |id: &TaskId| {
             let row = self.state.tasks.get(*id)?;
@@ -456,7 +456,7 @@ fn retained_disk_of(row: &Machine, id: TaskId, victim: &Task) -> Resources {
 /// Whether `sum` exceeds `capacity` in a dimension that was requested.
 fn exceeds_where_requested(requested: Resources, sum: Resources, capacity: Resources) -> bool {
     let triples = requested.to_array().into_iter().zip(sum.to_array()).zip(capacity.to_array());
-    triples.into_iter().any(|((asked, sum), capacity)| asked > 0 && sum > capacity)
+    triples.into_iter().any(|((requested, sum), capacity)| requested > 0 && sum > capacity)
 }
 
 /// The same for devices and named resources.
@@ -630,7 +630,8 @@ mod tests {
     #[test]
     fn retained_disk_of_a_victim_comes_and_goes_with_the_group() {
         let retains = |low: &mut JobSpec| {
-            low.retain_disk = Some(RetainDisk { bytes: 20, keep: Span::seconds(60), saver: None });
+            low.retain_disk =
+                Some(RetainDisk { bytes: 20, keep: Span::seconds(60), log_saver: None });
         };
         let mut cell = full_cell_with(retains);
         let refused = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
@@ -911,7 +912,7 @@ mod tests {
         cell.report("jmid", 0, Observed::Stopped);
         cell.report("jpal", 0, Observed::Started);
         assert_eq!(cell.task("jpal", 0).grant(), None);
-        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.leaving), Some(0));
+        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.stopping), Some(0));
         // No leaving tasks, nothing to wait for.
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));

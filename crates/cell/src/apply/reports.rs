@@ -57,7 +57,7 @@ impl Context<'_> {
         for (position, report) in reports.iter().enumerate() {
             match self.report(machine, report) {
                 Ok(some) => changed |= some,
-                Err(refusal) => refused.push((position as u32, refusal)),
+                Err(rejection) => refused.push((position as u32, rejection)),
             }
         }
         if changed || !refused.is_empty() {

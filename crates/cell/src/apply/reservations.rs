@@ -23,7 +23,7 @@ impl Context<'_> {
         for (position, change) in changes.iter().enumerate() {
             match self.set_reservation(change) {
                 Ok(some) => changed |= some,
-                Err(refusal) => refused.push((position as u32, refusal)),
+                Err(rejection) => refused.push((position as u32, rejection)),
             }
         }
         if changed || !refused.is_empty() {
@@ -129,7 +129,8 @@ mod tests {
         let high = "field reservation.ram: value 11 is not valid; allowed: 0 to 10";
         check(|_| {}, Resources { ram: 11, ..all(3) }, high);
         let keep = |spec: &mut JobSpec| {
-            spec.retain_disk = Some(RetainDisk { bytes: 4, keep: Span::seconds(1), saver: None });
+            spec.retain_disk =
+                Some(RetainDisk { bytes: 4, keep: Span::seconds(1), log_saver: None });
         };
         check(keep, all(4), "done");
         let low = "field reservation.disk: value 3 is not valid; allowed: 4 to 10";

@@ -28,14 +28,18 @@ impl Context<'_> {
         if let Some(pair) = reported.windows(2).find(|pair| pair[0].dimension >= pair[1].dimension)
         {
             let value = Given::text(pair[1].dimension);
-            return Err(Rejection::bad_field("shortages", value, Allowed::ResourcesInOrder));
+            return Err(Rejection::bad_field(
+                "resource_pressure",
+                value,
+                Allowed::ResourcesInOrder,
+            ));
         }
         if !pressure_eviction::has_changes(row, reported) {
             return Ok(Done::Unchanged);
         }
-        let before = row.shortages.clone();
+        let before = row.resource_pressure.clone();
         let after = pressure_eviction::merge_reports(self.state, machine, reported);
-        self.state.edit_machine(machine, |m| m.shortages = after.clone());
+        self.state.edit_machine(machine, |m| m.resource_pressure = after.clone());
         for change in pressure_changes(&before, &after) {
             self.machine_event(machine, change, Reason::AgentReport);
         }
@@ -49,11 +53,11 @@ fn pressure_changes(before: &[ResourcePressure], after: &[ResourcePressure]) -> 
         list.iter().find(|other| other.dimension == this.dimension).copied()
     };
     let gone = before.iter().filter(|old| in_list(after, old).is_none());
-    let gone = gone.map(|old| MachineChange::EasedForGood { dimension: old.dimension });
+    let gone = gone.map(|old| MachineChange::PressureEnded { dimension: old.dimension });
     let news = after.iter().filter(|new| in_list(before, new) != Some(**new));
-    let to_change = |new: &ResourcePressure| match (new.asked, new.dimension) {
-        (0, dimension) => MachineChange::Eased { dimension },
-        (_, dimension) => MachineChange::Short { dimension },
+    let to_change = |new: &ResourcePressure| match (new.requested, new.dimension) {
+        (0, dimension) => MachineChange::PressureEased { dimension },
+        (_, dimension) => MachineChange::PressureReported { dimension },
     };
     gone.chain(news.map(to_change)).collect()
 }
@@ -77,19 +81,20 @@ mod tests {
     const M1: MachineId = MachineId(0);
     const CPU: Dimension = Dimension::Cpu;
 
-    fn report(asked: u32) -> Vec<ResourcePressureReport> {
-        vec![ResourcePressureReport { dimension: CPU, lasted: Span::seconds(60), asked }]
+    fn report(requested: u32) -> Vec<ResourcePressureReport> {
+        vec![ResourcePressureReport { dimension: CPU, lasted: Span::seconds(60), requested }]
     }
 
-    fn report_pressure(cell: &mut Cell, shortages: Vec<ResourcePressureReport>) -> String {
-        let command = Command::SetShortages { machine: M1, incarnation: 1, shortages };
+    fn report_pressure(cell: &mut Cell, resource_pressure: Vec<ResourcePressureReport>) -> String {
+        let command =
+            Command::SetResourcePressure { machine: M1, incarnation: 1, resource_pressure };
         let verdict = cell.send(command);
         words::verdict(&cell.state, &verdict)
     }
 
     fn evict_for_pressure(cell: &mut Cell, job: &str) -> String {
         let (task, attempt) = (cell.task_id(job, 0), cell.task(job, 0).attempt);
-        let command = Command::Evict { task, attempt, cause: EvictCause::Relief(CPU) };
+        let command = Command::Evict { task, attempt, cause: EvictCause::ResourcePressure(CPU) };
         let verdict = cell.send(command);
         words::verdict(&cell.state, &verdict)
     }
@@ -117,27 +122,30 @@ mod tests {
     #[test]
     fn one_leaves_each_time_the_machine_asks_and_never_production() {
         let mut cell = cell();
-        assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jlow")), (None, no_relief()));
+        assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jlow")), (None, no_pressure()));
         assert_eq!(report_pressure(&mut cell, report(1)), "done");
         assert_eq!(cell.event_lines, [asks()]);
         assert_eq!(report_pressure(&mut cell, report(1)), "nothing to do");
         let first = "refused: not possible while task row 3 must leave machine m1 first, for cpu";
         assert_eq!(evict_for_pressure(&mut cell, "jprod"), first);
         // The lowest priority; of equals the one that uses most. Budgets do not keep it.
-        for (asked, leaves) in [(1, "jlow"), (2, "jbig"), (3, "jsmall")] {
-            report_pressure(&mut cell, report(2 * asked));
+        for (requested, leaves) in [(1, "jlow"), (2, "jbig"), (3, "jsmall")] {
+            report_pressure(&mut cell, report(2 * requested));
             assert_eq!(next(&cell), Some(format!("ubar/{leaves}/0")));
             assert_eq!(evict_for_pressure(&mut cell, leaves), "done");
-            assert_eq!(cell.states(leaves), [TaskState::Stopping(StopCause::MachineShort)]);
+            assert_eq!(cell.states(leaves), [TaskState::Stopping(StopCause::ResourcePressure)]);
             // Nothing else is evicted before another request, and before this one has gone.
-            assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jprod")), (None, no_relief()));
-            report_pressure(&mut cell, report(2 * asked + 1));
+            assert_eq!(
+                (next(&cell), evict_for_pressure(&mut cell, "jprod")),
+                (None, no_pressure())
+            );
+            report_pressure(&mut cell, report(2 * requested + 1));
             assert_eq!(next(&cell), None);
             cell.report(leaves, 0, Observed::Stopped);
             assert_eq!(next(&cell), None);
         }
         report_pressure(&mut cell, report(8));
-        assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jprod")), (None, no_relief()));
+        assert_eq!((next(&cell), evict_for_pressure(&mut cell, "jprod")), (None, no_pressure()));
         assert_eq!(cell.states("jprod"), [TaskState::Running]);
     }
 
@@ -156,27 +164,27 @@ mod tests {
         // It states a rate, and is known to use none of it.
         let idle = cell.task_id("jidle", 0);
         cell.state.edit_task(idle, |task| task.reservation.disk_rate = 0);
-        for (asked, leaves) in [(1, "jrate"), (2, "jhog")] {
+        for (requested, leaves) in [(1, "jrate"), (2, "jhog")] {
             let shortage =
-                ResourcePressureReport { dimension: RATE, lasted: Span::seconds(60), asked };
+                ResourcePressureReport { dimension: RATE, lasted: Span::seconds(60), requested };
             assert_eq!(report_pressure(&mut cell, vec![shortage]), "done");
             assert_eq!(next(&cell), Some(format!("ubar/{leaves}/0")));
             let (task, attempt) = (cell.task_id(leaves, 0), cell.task(leaves, 0).attempt);
-            cell.ok(Command::Evict { task, attempt, cause: EvictCause::Relief(RATE) });
+            cell.ok(Command::Evict { task, attempt, cause: EvictCause::ResourcePressure(RATE) });
             cell.report(leaves, 0, Observed::Stopped);
         }
         let shortage =
-            ResourcePressureReport { dimension: RATE, lasted: Span::seconds(60), asked: 3 };
+            ResourcePressureReport { dimension: RATE, lasted: Span::seconds(60), requested: 3 };
         assert_eq!(report_pressure(&mut cell, vec![shortage]), "done");
         assert_eq!(next(&cell), None, "production and whoever uses nothing stay");
     }
 
-    fn no_relief() -> String {
-        "refused: not possible while machine m1 asks for no relief".into()
+    fn no_pressure() -> String {
+        "refused: not possible while machine m1 asks for no eviction".into()
     }
 
     fn asks() -> String {
-        "m1 short of cpu, asks for relief: seen by the machine's agent".into()
+        "m1 short of cpu, asks for an eviction: seen by the machine's agent".into()
     }
 
     #[test]
@@ -186,18 +194,18 @@ mod tests {
         evict_for_pressure(&mut cell, "jlow");
         let why = "the machine is short of cpu, and throttling did not help";
         let expected_events = [
-            format!("m1 relieved of a task for cpu: {why}"),
+            format!("m1 evicts a task for cpu: {why}"),
             format!("ubar/jlow/0 told to stop on m1: {why}"),
         ];
         assert_eq!(cell.event_lines, expected_events);
         cell.report("jlow", 0, Observed::Stopped);
         let left = format!("ubar/jlow/0 evicted from m1, pending again: {why}");
         assert_eq!(cell.event_lines, [left]);
-        assert_eq!(infeasible_for_jlow(&cell), Some(InfeasibleReason::MachineShort));
+        assert_eq!(infeasible_for_jlow(&cell), Some(InfeasibleReason::ResourcePressure));
         report_pressure(&mut cell, report(0));
         assert_eq!(cell.event_lines, [eased()]);
-        assert_eq!(evict_for_pressure(&mut cell, "jbig"), no_relief());
-        assert_eq!(infeasible_for_jlow(&cell), Some(InfeasibleReason::MachineShort));
+        assert_eq!(evict_for_pressure(&mut cell, "jbig"), no_pressure());
+        assert_eq!(infeasible_for_jlow(&cell), Some(InfeasibleReason::ResourcePressure));
         // Production is not kept away.
         cell.submit(&job("jmore", 1, 200));
         cell.run("jmore", 0, "m1");
@@ -220,8 +228,8 @@ mod tests {
     fn a_shortage_keeps_its_beginning_until_another_one_begins() {
         let mut cell = cell();
         let row = |cell: &Cell| {
-            let short = cell.state.machines().get(M1).unwrap().shortages.first().copied();
-            short.map(|short| (short.since.0, short.asked, short.answered))
+            let short = cell.state.machines().get(M1).unwrap().resource_pressure.first().copied();
+            short.map(|short| (short.since.0, short.requested, short.answered))
         };
         report_pressure(&mut cell, report(1));
         let since = cell.state.now().0 - 60_000;
@@ -244,10 +252,10 @@ mod tests {
         cell.ok(Command::MachineUp { machine: M1, incarnation: 2 });
         let stale = report_pressure(&mut cell, report(1));
         assert!(stale.starts_with("refused: machine m1 is at incarnation 2"), "{stale}");
-        let shortages = [report(1), report(1)].concat();
-        let twice = Command::SetShortages { machine: M1, incarnation: 2, shortages };
+        let resource_pressure = [report(1), report(1)].concat();
+        let twice = Command::SetResourcePressure { machine: M1, incarnation: 2, resource_pressure };
         let twice = cell.rejection_text(twice);
-        assert!(twice.starts_with("field shortages: value cpu is not valid"), "{twice}");
+        assert!(twice.starts_with("field resource_pressure: value cpu is not valid"), "{twice}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Context<'_> {
         }
         let until = self.now.plus(retain.keep);
         let (attempt, bytes) = (task.attempt, retain.bytes);
-        let run = retain.saver.is_some().then_some(1);
+        let run = retain.log_saver.is_some().then_some(1);
         let entry = RetainedDisk { task: id, attempt, bytes, until, run };
         self.state.edit_machine(machine, |m| m.retained.push(entry));
         self.touched.push(machine);
@@ -107,7 +107,7 @@ impl Context<'_> {
             m.retained[at].run = Some(run.saturating_add(1));
         });
         let reason = exit.map_or(Reason::AgentReport, Reason::Exited);
-        self.retained_disk_event(&entry, TaskChange::SaverFailed { machine }, reason);
+        self.retained_disk_event(&entry, TaskChange::LogSaverFailed { machine }, reason);
         Ok(Done::Applied)
     }
 }

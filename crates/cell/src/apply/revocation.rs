@@ -30,7 +30,7 @@ impl Context<'_> {
     /// Adds a machine that its own agent registers. An agent that was revoked is rejected.
     pub(super) fn register_machine(&mut self, spec: &MachineSpec) -> Verdict {
         if self.state.is_revoked(PartKind::Agent, &spec.name) {
-            return Err(Rejection::WrongState(Conflict::MachineDismissed(spec.name.clone())));
+            return Err(Rejection::WrongState(Conflict::MachineRevoked(spec.name.clone())));
         }
         self.add_machine(spec)
     }
@@ -48,7 +48,7 @@ impl Context<'_> {
         }
         let token = self.state.insert_token(AccessToken {
             id,
-            kind: TokenKind::Dismissed { part, name: name.clone() },
+            kind: TokenKind::Revocation { part, name: name.clone() },
             // No known secret has this hash, and its kind would authenticate nothing.
             secret_hash: SecretHash([0; 32]),
             created: self.now,
@@ -103,24 +103,24 @@ mod tests {
     #[test]
     fn a_machine_that_was_removed_does_not_add_itself_again() {
         let mut cell = Cell::with_machines(1);
-        let enlist = || Command::Enlist(machine("m1", 100));
+        let register = || Command::RegisterMachine(machine("m1", 100));
         cell.ok(token("old", agent()));
         cell.ok(remove());
         assert!(is_revoked(&cell));
-        assert!(cell.rejection_text(enlist()).contains("machine m1 was removed"));
+        assert!(cell.rejection_text(register()).contains("machine m1 was removed"));
         assert_eq!(
             cell.rejection_text(join("old")),
             "there is no token old",
             "its keys went with it"
         );
-        assert_eq!(cell.ok(Command::Enlist(machine("m2", 100))), Done::Applied);
+        assert_eq!(cell.ok(Command::RegisterMachine(machine("m2", 100))), Done::Applied);
         cell.ok(token("new", agent()));
         assert!(
-            cell.rejection_text(enlist()).contains("was removed"),
+            cell.rejection_text(register()).contains("was removed"),
             "a token alone changes nothing"
         );
         cell.ok(join("new"));
-        assert_eq!(cell.ok(enlist()), Done::Applied);
+        assert_eq!(cell.ok(register()), Done::Applied);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dismissal_is_forgotten_when_no_certificate_can_be_left() {
+    fn a_revocation_is_forgotten_when_no_certificate_can_be_left() {
         let mut cell = Cell::with_machines(1);
         cell.ok(remove());
         cell.now += REVOCATION_RETENTION.0 - 10;
@@ -146,26 +146,26 @@ mod tests {
     #[test]
     fn who_may_send_whom_away() {
         let mut cell = Cell::with_machines(1);
-        let dismiss = |part| Command::Dismiss { part, name: name("x1") };
+        let revoke = |part| Command::RevokePart { part, name: name("x1") };
         let machines = BTreeSet::from([Capability::ManageMachines]);
         let set =
             Command::SetCapabilities { user: name("ubar"), capabilities: machines, expect: None };
         cell.ok(set);
-        assert_eq!(cell.send_as("ubar", dismiss(PartKind::Agent)), Ok(Done::Applied));
-        assert_eq!(cell.send_as("ubar", dismiss(PartKind::Agent)), Ok(Done::Unchanged));
+        assert_eq!(cell.send_as("ubar", revoke(PartKind::Agent)), Ok(Done::Applied));
+        assert_eq!(cell.send_as("ubar", revoke(PartKind::Agent)), Ok(Done::Unchanged));
         for part in [PartKind::Replica, PartKind::Scheduler] {
             assert!(matches!(
-                cell.send_as("ubar", dismiss(part)),
+                cell.send_as("ubar", revoke(part)),
                 Err(Rejection::NotAllowed { .. })
             ));
-            cell.ok(dismiss(part));
+            cell.ok(revoke(part));
             assert!(cell.state.is_revoked(part, &name("x1")));
         }
-        let present = Command::Dismiss { part: PartKind::Agent, name: name("m1") };
+        let present = Command::RevokePart { part: PartKind::Agent, name: name("m1") };
         assert!(cell.rejection_text(present).contains("remove it instead"));
         let made = cell.rejection_text(token(
             "t",
-            TokenKind::Dismissed { part: PartKind::Agent, name: name("m1") },
+            TokenKind::Revocation { part: PartKind::Agent, name: name("m1") },
         ));
         assert!(made.contains("kind"), "{made}");
     }

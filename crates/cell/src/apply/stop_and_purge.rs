@@ -177,7 +177,7 @@ mod tests {
     fn a_purge_forgets_what_ended_but_not_what_a_log_saver_needs() {
         let mut cell = Cell::with_machines(1);
         let mut saved = job("jsaved", 1, 100);
-        saved.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60), saver: None });
+        saved.retain_disk = Some(RetainDisk { bytes: 5, keep: Span::seconds(60), log_saver: None });
         cell.submit(&saved);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jsaved", 0, "m1");

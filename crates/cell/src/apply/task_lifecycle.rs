@@ -140,7 +140,7 @@ impl Context<'_> {
             StopCause::AllocMoved => self.requeue(id, evicted, Reason::AllocMoved, Time::ZERO),
             StopCause::UpdateMoves => self.requeue(id, evicted, Reason::UpdateMove, Time::ZERO),
             StopCause::Rebalanced => self.requeue(id, evicted, Reason::Rebalanced, Time::ZERO),
-            StopCause::MachineShort => {
+            StopCause::ResourcePressure => {
                 let noted = task.last_end.filter(|end| end.attempt == task.attempt);
                 let reason = noted.map_or(Reason::AgentReport, |end| end.why);
                 self.requeue(id, evicted, reason, Time::ZERO);

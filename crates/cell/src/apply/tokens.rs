@@ -28,8 +28,8 @@ impl Context<'_> {
         valid_for: Span,
         parent: Option<&Name>,
     ) -> Verdict {
-        if let TokenKind::Dismissed { .. } = kind {
-            let value = Given::text("dismissed");
+        if let TokenKind::Revocation { .. } = kind {
+            let value = Given::text("revocation");
             return Err(Rejection::bad_field("kind", value, Allowed::TokenKind));
         }
         if let TokenKind::UserToken { user } = kind {

@@ -36,7 +36,7 @@ pub(crate) fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked 
 }
 
 pub(crate) fn check_admitted(row: &str, checked: Result<(), Rejection>) -> Checked {
-    checked.map_err(|refusal| bad_row(row, refusal))
+    checked.map_err(|rejection| bad_row(row, rejection))
 }
 
 pub(super) fn rows(state: &State) -> Checked {
@@ -189,8 +189,8 @@ fn head(state: &State) -> Checked {
 fn check_machine(row: &str, machine: &Machine) -> Checked {
     check_admitted(row, admit::check_machine(&machine.spec))?;
     at_most(row, "generation", u64::from(machine.generation), MAX_COUNTER)?;
-    if !machine.shortages.windows(2).all(|pair| pair[0].dimension < pair[1].dimension) {
-        return Err(bad_row(row, "shortages: allowed: resources in order, each once"));
+    if !machine.resource_pressure.windows(2).all(|pair| pair[0].dimension < pair[1].dimension) {
+        return Err(bad_row(row, "resource_pressure: allowed: resources in order, each once"));
     }
     let mut disks = machine.retained.iter().map(|entry| entry.bytes);
     let kept = disks.clone().fold(0u64, u64::saturating_add);

@@ -45,14 +45,14 @@ pub(super) fn check(step: &Step<'_>) -> Check {
 fn reported_rows(step: &Step<'_>) -> Touched {
     let mut reported = Touched::default();
     for event in step.events {
-        match &event.what {
+        match &event.kind {
             EventKind::Component(event) => {
                 reported.rows.extend(event.as_component().changed_rows(step.before, step.after));
             }
             EventKind::Task { task, job, change, .. } => {
                 reported.rows.insert((*task).into());
                 // The run that is due is stored with the retained disk on the machine.
-                if let TaskChange::SaverFailed { machine } = change {
+                if let TaskChange::LogSaverFailed { machine } = change {
                     reported.rows.insert((*machine).into());
                 }
                 reported.jobs_through_tasks.insert(*job);
@@ -169,7 +169,7 @@ fn only_bookkeeping_differs(old: Option<&Job>, new: Option<&Job>) -> bool {
 }
 
 fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Check {
-    let happened = match &event.what {
+    let happened = match &event.kind {
         EventKind::Component(event) => {
             let rows = event.as_component().changed_rows(step.before, step.after);
             rows.into_iter().any(|row| changed.has(row))
@@ -179,7 +179,7 @@ fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Ch
         // About disk it left on a machine, when the task may be elsewhere, or dead.
         EventKind::Task {
             change:
-                TaskChange::SaverFailed { machine }
+                TaskChange::LogSaverFailed { machine }
                 | TaskChange::Saved { machine }
                 | TaskChange::NotSaved { machine },
             ..

@@ -53,7 +53,7 @@ fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
     };
     let there = |task: &Task| machine.is_some() && task.machine() == machine;
     let rows = step.before.tasks.iter().filter(|(_, task)| there(task)).map(|(id, _)| id);
-    let lost_by_agent = step.events.iter().filter_map(|event| match &event.what {
+    let lost_by_agent = step.events.iter().filter_map(|event| match &event.kind {
         EventKind::Task { task, change: TaskChange::Lost { .. }, .. } => Some(*task),
         _ => None,
     });

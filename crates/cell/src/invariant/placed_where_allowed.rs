@@ -93,7 +93,7 @@ fn check_place(step: &Step<'_>, id: TaskId, old: &Task, hold: &Hold, machine: &M
     let spec = step.after.tasks.get(id).and_then(|row| step.after.spec_of(row));
     let prod = spec.is_some_and(|spec| spec.priority.is_prod());
     if machine.accepts_only_prod() && !prod {
-        return fail(format!("placed on {name}, which is short: {:?}", machine.shortages));
+        return fail(format!("placed on {name}, which is short: {:?}", machine.resource_pressure));
     }
     let avoided = old.crashed_on.iter().find(|pair| {
         let counts = pair.crashes >= CRASHES_TO_AVOID && pair.until > step.after.now;

@@ -14,7 +14,7 @@ const NAME: &str = "prod_never_preempts_prod";
 pub(super) fn check(step: &Step<'_>) -> Check {
     for event in step.events {
         let (EventKind::Task { task: victim, .. }, Reason::Preempted { by }) =
-            (&event.what, &event.reason)
+            (&event.kind, &event.reason)
         else {
             continue;
         };

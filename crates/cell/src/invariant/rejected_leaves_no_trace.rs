@@ -32,7 +32,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     let stray = step
         .events
         .iter()
-        .find(|event| !(may_reject && matches!(event.what, EventKind::JobRejected { .. })));
+        .find(|event| !(may_reject && matches!(event.kind, EventKind::JobRejected { .. })));
     if let Some(event) = stray {
         return Err(violation(NAME, "event", format!("{event:?} after {verdict:?}")));
     }

@@ -137,7 +137,7 @@ fn add_hold(
         HoldRole::Primary => load.tasks.push(id),
         HoldRole::Reserved => load.held_for.push(id),
     }
-    load.leaving += u32::from(!holds);
+    load.stopping += u32::from(!holds);
     if holds {
         load.ports.extend(hold.ports().iter().map(|port| (*port, id)));
     }

@@ -17,9 +17,9 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         let detail = format!("from {} to {}", step.before.applied, step.after.applied);
         return Err(violation(NAME, "entries applied", detail));
     }
-    let (asked, answered) = (step.entry.requests.len(), step.verdicts.len());
-    if asked != answered {
-        return Err(violation(NAME, "verdicts", format!("{answered} for {asked} requests")));
+    let (requested, answered) = (step.entry.requests.len(), step.verdicts.len());
+    if requested != answered {
+        return Err(violation(NAME, "verdicts", format!("{answered} for {requested} requests")));
     }
     if let Some(event) = step.events.iter().find(|event| event.at != after) {
         return Err(violation(NAME, "event", format!("{event:?} in an entry of {}", after.0)));

@@ -85,7 +85,7 @@ pub enum Conflict {
     NoReplicaWaits(Name),
     MachineInCell(Name),
     /// It was removed and has not joined again.
-    MachineDismissed(Name),
+    MachineRevoked(Name),
     MachineDown(Name),
     NotDraining(Name),
     NotOverCommitted(Name),
@@ -100,7 +100,7 @@ pub enum Conflict {
         task: TaskId,
         dimension: Dimension,
     },
-    NoRelief(Name),
+    NoResourcePressure(Name),
     /// An alloc is charged at its limits.
     AllocAtLimits,
     NotReclaimable,

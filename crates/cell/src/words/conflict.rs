@@ -89,7 +89,7 @@ impl fmt::Display for Conflict {
             Conflict::MachineInCell(name) => {
                 write!(f, "machine {name} is part of the cell: remove it instead")
             }
-            Conflict::MachineDismissed(name) => {
+            Conflict::MachineRevoked(name) => {
                 write!(f, "machine {name} was removed and has not joined again")
             }
             Conflict::MachineDown(name) => write!(f, "machine {name} is down"),
@@ -104,7 +104,7 @@ impl fmt::Display for Conflict {
             Conflict::ReliefFirst { machine, task, dimension: short } => {
                 write!(f, "task row {} must leave machine {machine} first, for {short}", task.0)
             }
-            Conflict::NoRelief(name) => write!(f, "machine {name} asks for no relief"),
+            Conflict::NoResourcePressure(name) => write!(f, "machine {name} asks for no eviction"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What happened, a line each, with names instead of rows.
 
 use super::names::{blob_name, job_name, machine_name, token_name, user_name};
-use super::{ended, ended_coded, reason, reason_coded, refusal};
+use super::{ended, ended_coded, reason, reason_coded, rejection};
 use crate::event::{
     BlobChange, Event, EventKind, JobChange, MachineChange, TaskChange, TokenChange, UserChange,
 };
@@ -44,7 +44,7 @@ pub fn event(state: &State, event: &Event) -> String {
 pub fn event_text(state: &State, event: &Event) -> EventText {
     let why = reason(state, &event.reason);
     let mut kind = None;
-    let (object, change) = match &event.what {
+    let (object, change) = match &event.kind {
         EventKind::Component(event) => {
             let event = event.as_component();
             kind = event.object_kind();
@@ -56,8 +56,8 @@ pub fn event_text(state: &State, event: &Event) -> EventText {
             let happened = format!("{}: {how}{why}", task_change(state, *change));
             return EventText { kind, object, happened };
         }
-        EventKind::JobRejected { user, job, refusal: cause } => {
-            let happened = format!("rejected: {}", refusal(state, cause));
+        EventKind::JobRejected { user, job, rejection: cause } => {
+            let happened = format!("rejected: {}", rejection(state, cause));
             return EventText { kind, object: format!("{user}/{job}"), happened };
         }
         EventKind::Job { job, change } => (job_name(state, *job), job_change(*change)),
@@ -157,7 +157,7 @@ pub(super) fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::Killed => "killed".into(),
         TaskChange::NeverRan => "never ran".into(),
         TaskChange::Purged => "forgotten".into(),
-        TaskChange::SaverFailed { machine } => {
+        TaskChange::LogSaverFailed { machine } => {
             format!("what it left on {} is not saved yet, tried again", at(machine))
         }
         TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
@@ -209,12 +209,14 @@ fn machine_change(change: MachineChange) -> String {
         MachineChange::Recovered => "no longer over-committed".into(),
         MachineChange::DiskRetained { bytes } => format!("retains {bytes} bytes of disk"),
         MachineChange::DiskReleased { bytes } => format!("releases {bytes} bytes of disk"),
-        MachineChange::Short { dimension } => format!("short of {dimension}, asks for relief"),
-        MachineChange::Relieved { dimension } => format!("relieved of a task for {dimension}"),
-        MachineChange::Eased { dimension } => {
+        MachineChange::PressureReported { dimension } => {
+            format!("short of {dimension}, asks for an eviction")
+        }
+        MachineChange::PressureEvicted { dimension } => format!("evicts a task for {dimension}"),
+        MachineChange::PressureEased { dimension } => {
             format!("short of {dimension} no longer, takes only production for a while yet")
         }
-        MachineChange::EasedForGood { dimension } => {
+        MachineChange::PressureEnded { dimension } => {
             format!("has had enough {dimension} for a while, takes all work again")
         }
     }

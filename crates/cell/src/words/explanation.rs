@@ -84,7 +84,7 @@ struct Text<'a> {
 
 impl Text<'_> {
     /// `4 GiB ram`, `2 cores`.
-    fn asked(&self, dimension: Dimension, value: u64) -> String {
+    fn requested(&self, dimension: Dimension, value: u64) -> String {
         self.amount(dimension, value, Rounding::Up)
     }
 
@@ -145,11 +145,11 @@ impl Text<'_> {
         let mut needs: Vec<(String, u64)> = Vec::new();
         for reason in &e.reasons {
             let need = match &reason.detail {
-                Detail::Device { kind, models, asked, milli, .. } => {
-                    (device_text(kind, models, *asked, *milli), u64::from(*asked))
+                Detail::Device { kind, models, requested, milli, .. } => {
+                    (device_text(kind, models, *requested, *milli), u64::from(*requested))
                 }
-                Detail::Named { name, asked, .. } => {
-                    (format!("{} {name}", group_digits(*asked)), *asked)
+                Detail::Named { name, requested, .. } => {
+                    (format!("{} {name}", group_digits(*requested)), *requested)
                 }
                 _ => continue,
             };
@@ -157,7 +157,7 @@ impl Text<'_> {
         }
         let short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
         let dimensions = Dimension::ALL.into_iter().filter(short);
-        needs.extend(dimensions.map(|d| (self.asked(d, e.limits.get(d)), 1)));
+        needs.extend(dimensions.map(|d| (self.requested(d, e.limits.get(d)), 1)));
         needs
     }
 
@@ -206,7 +206,7 @@ impl Text<'_> {
                 "machine-down" => format!("{is} down"),
                 "machine-draining" => format!("{is} draining"),
                 "crashed-here" => on_machines("it crashed too often".into()),
-                "machine-short" => format!("{is} short itself, open to production only"),
+                "resource-pressure" => format!("{is} short itself, open to production only"),
                 "no-alloc-here" => format!("{have} no alloc of its set"),
                 code => format!("{fail} for {code}"),
             },
@@ -229,20 +229,20 @@ impl Text<'_> {
                 }
                 on_machines(format!("port {port} is taken (by {})", join_list(&named)))
             }
-            Detail::DynamicPorts { asked, available, machine } => format!(
-                "{lack} free ports (asked {asked}, most free: {available}{})",
+            Detail::DynamicPorts { requested, available, machine } => format!(
+                "{lack} free ports (asked {requested}, most free: {available}{})",
                 on(machine, *available)
             ),
-            Detail::Device { kind, models, asked, milli, available, machine } => {
+            Detail::Device { kind, models, requested, milli, available, machine } => {
                 let (of, share) = (models_text(models), share_text(*milli));
                 format!(
-                    "{lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
+                    "{lack} {kind}{of} (asked {requested}{share}, at best {available}{})",
                     on(machine, *available)
                 )
             }
-            Detail::Named { name, asked, available, machine } => format!(
+            Detail::Named { name, requested, available, machine } => format!(
                 "{lack} {name} (asked {}, most free: {}{})",
-                group_digits(*asked),
+                group_digits(*requested),
                 group_digits(*available),
                 on(machine, *available)
             ),
@@ -368,15 +368,15 @@ impl Text<'_> {
                 ));
             }
         }
-        if e.reasons.iter().any(|reason| reason.code == "machine-short") {
+        if e.reasons.iter().any(|reason| reason.code == "resource-pressure") {
             return Some("A machine that is short takes it when that has passed.".into());
         }
         let too_large: Vec<String> = e
             .too_large
             .iter()
             .map(|t| {
-                let asked = self.asked(t.dimension, t.asked);
-                format!("{asked}, the largest has {}", self.free(t.dimension, t.largest))
+                let requested = self.requested(t.dimension, t.requested);
+                format!("{requested}, the largest has {}", self.free(t.dimension, t.largest))
             })
             .collect();
         let lacks_alloc = |r: &ReasonCount| r.code == "no-alloc-here" && r.machines > 0;
@@ -489,8 +489,9 @@ mod tests {
 
     #[test]
     fn a_cell_without_machines_is_all_there_is_to_say() {
-        let asked = Resources::new(1000, 1 << 30, 0, 0);
-        let waiting = Explanation { limits: asked, reservation: asked, ..Explanation::default() };
+        let requested = Resources::new(1000, 1 << 30, 0, 0);
+        let waiting =
+            Explanation { limits: requested, reservation: requested, ..Explanation::default() };
         assert_eq!(render(&waiting, &Natural), "pending: the cell has no machines.");
     }
 }

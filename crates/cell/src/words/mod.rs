@@ -18,13 +18,13 @@ pub mod explanation;
 mod names;
 pub mod quantity;
 mod reason;
-mod refusal;
+mod rejection;
 
 pub use event::{CodedEvent, EventText, event, event_coded, event_text};
 pub(crate) use names::job_name;
 pub use names::machine_name;
 pub use reason::{ended, ended_coded, misfit, not_retried, reason, reason_coded};
-pub use refusal::{bad_field, refusal, verdict};
+pub use rejection::{bad_field, rejection, verdict};
 
 #[cfg(test)]
 mod tests {
@@ -142,7 +142,7 @@ mod tests {
         );
         let kind = Token::new("gpu").unwrap();
         check(
-            InfeasibleReason::Device { kind, asked: 2, milli: 500, available: 1 },
+            InfeasibleReason::Device { kind, requested: 2, milli: 500, available: 1 },
             "2 gpu with 500 milli free asked, 1 available",
         );
         let by = Reason::Preempted { by: TaskId(0) };

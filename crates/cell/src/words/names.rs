@@ -48,7 +48,7 @@ pub(super) fn token_name(state: &State, token: TokenId) -> String {
         TokenKind::JoinAgent { machine } => format!("token {} for machine {machine}", row.id),
         TokenKind::JoinReplica { name } => format!("token {} for replica {name}", row.id),
         TokenKind::JoinScheduler { name } => format!("token {} for scheduler {name}", row.id),
-        TokenKind::Dismissed { part, name } => format!("dismissal of {part} {name}"),
+        TokenKind::Revocation { part, name } => format!("revocation of {part} {name}"),
     }
 }
 

@@ -24,18 +24,18 @@ pub fn misfit(state: &State, misfit: &InfeasibleReason) -> String {
             format!("port {port} is held by {}", state.task_name(*holder))
         }
         InfeasibleReason::StaticPort { port, holder: None } => format!("port {port} is not free"),
-        InfeasibleReason::DynamicPorts { asked, available } => {
-            format!("{} asked, {available} free", pluralize(u64::from(*asked), "port"))
+        InfeasibleReason::DynamicPorts { requested, available } => {
+            format!("{} asked, {available} free", pluralize(u64::from(*requested), "port"))
         }
-        InfeasibleReason::Device { kind, asked, milli, available } => {
-            format!("{asked} {kind} with {milli} milli free asked, {available} available")
+        InfeasibleReason::Device { kind, requested, milli, available } => {
+            format!("{requested} {kind} with {milli} milli free asked, {available} available")
         }
-        InfeasibleReason::Named { name, asked, available } => {
-            format!("{name}: asked {asked}, available {available}")
+        InfeasibleReason::Named { name, requested, available } => {
+            format!("{name}: asked {requested}, available {available}")
         }
         InfeasibleReason::Resource(shortfall) => shortfall.to_string(),
         InfeasibleReason::Volume(loan) => format!("the machine does not lend {loan}"),
-        InfeasibleReason::MachineShort => {
+        InfeasibleReason::ResourcePressure => {
             "the machine is short itself and takes only production".into()
         }
         InfeasibleReason::MachineFull { most } => {
@@ -51,7 +51,7 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::Preempted { by } => format!("preempted by {}", state.task_name(*by)),
         Reason::Exited(exit) => ended(state, *exit),
         Reason::NotRetried { exit, forgiven } => not_retried(*exit, *forgiven),
-        Reason::MachineShort(dimension) => {
+        Reason::ResourcePressure(dimension) => {
             format!("the machine is short of {dimension}, and throttling did not help")
         }
         Reason::DependencyFailed { job } => {

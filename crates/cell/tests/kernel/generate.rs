@@ -179,7 +179,7 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let row = state.machines().get(machine);
     match draw.below(22) {
         19 | 20 => report_pressure(state, draw),
-        18 => Command::Enlist(specs::machine(name.as_str(), draw)),
+        18 => Command::RegisterMachine(specs::machine(name.as_str(), draw)),
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
         2 | 9 | 10 => match row {
             Some(row) => Command::UpdateMachine {
@@ -214,21 +214,22 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
 fn report_pressure(state: &State, draw: &mut Draw) -> Command {
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
-    let mut shortages = Vec::new();
+    let mut resource_pressure = Vec::new();
     for dimension in [Dimension::Cpu, Dimension::DiskRate] {
-        let known = row.and_then(|row| row.shortages.iter().find(|s| s.dimension == dimension));
-        let asked = known.map_or(1, |known| known.asked + draw.below(2) as u32);
-        let asked = if draw.one_in(4) { 0 } else { asked };
+        let known =
+            row.and_then(|row| row.resource_pressure.iter().find(|s| s.dimension == dimension));
+        let requested = known.map_or(1, |known| known.requested + draw.below(2) as u32);
+        let requested = if draw.one_in(4) { 0 } else { requested };
         if !draw.one_in(3) {
             let lasted = Span(draw.below(200_000));
-            shortages.push(ResourcePressureReport { dimension, lasted, asked });
+            resource_pressure.push(ResourcePressureReport { dimension, lasted, requested });
         }
     }
     if draw.one_in(20) {
-        shortages.reverse();
+        resource_pressure.reverse();
     }
     let incarnation = row.map_or(0, |row| row.incarnation);
-    Command::SetShortages { machine, incarnation, shortages }
+    Command::SetResourcePressure { machine, incarnation, resource_pressure }
 }
 
 /// Nearly always a machine that exists.
@@ -438,7 +439,11 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
         && !draw.one_in(4)
     {
         let attempt = attempt_of(state, *task, draw);
-        return Command::Evict { task: *task, attempt, cause: EvictCause::Relief(*dimension) };
+        return Command::Evict {
+            task: *task,
+            attempt,
+            cause: EvictCause::ResourcePressure(*dimension),
+        };
     }
     let draining = |task: &Task| {
         task.machine().and_then(|m| state.machines().get(m)).is_some_and(|row| row.draining)
@@ -447,7 +452,7 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
         EvictCause::Drain,
         EvictCause::OverCommit,
         EvictCause::Rebalance,
-        EvictCause::Relief(Dimension::Cpu),
+        EvictCause::ResourcePressure(Dimension::Cpu),
     ];
     let cause = *draw.pick(&causes).unwrap_or(&EvictCause::Drain);
     let task = match cause {
@@ -507,13 +512,13 @@ pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> 
             3 => notice(task).map_or(ObservedState::Stopped, ObservedState::Left),
             _ => ObservedState::Running { healthy: !draw.one_in(6) },
         };
-        seen.push(ObservedTask { task, attempt, saver: 0, state });
+        seen.push(ObservedTask { task, attempt, log_saver_run: 0, state });
     }
     if draw.one_in(3) {
         let task = some_task(state, draw, |_| true);
         let known = seen.iter().any(|report| report.task == task);
         let state = ObservedState::Running { healthy: true };
-        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, saver: 0, state }));
+        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, log_saver_run: 0, state }));
     }
     seen
 }
@@ -567,7 +572,7 @@ fn release(state: &State, draw: &mut Draw) -> Command {
     });
     if draw.one_in(2) {
         let exit = draw.one_in(4).then(|| exit(draw));
-        return Command::SaverFailed { machine, task, attempt, run: run.unwrap_or(1), exit };
+        return Command::LogSaverFailed { machine, task, attempt, run: run.unwrap_or(1), exit };
     }
     Command::ReleaseRetained { machine, task, attempt }
 }

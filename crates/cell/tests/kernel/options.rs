@@ -222,7 +222,8 @@ impl<'a> Options<'a> {
         if let Some(bytes) = self.text("retain") {
             let keep = self.span("keep")?.unwrap_or(Span::seconds(3600));
             let saver = self.text("saver").map(build::name);
-            spec.retain_disk = Some(RetainDisk { bytes: quantity(bytes, false)?, keep, saver });
+            spec.retain_disk =
+                Some(RetainDisk { bytes: quantity(bytes, false)?, keep, log_saver: saver });
         }
         let strict = self.text("on-success").is_some();
         let others = self.text("after").unwrap_or_default().split(',');

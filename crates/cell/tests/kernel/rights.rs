@@ -61,7 +61,7 @@ fn commands() -> Vec<(String, Command)> {
                     EvictCause::Drain,
                     EvictCause::OverCommit,
                     EvictCause::Rebalance,
-                    EvictCause::Relief(Dimension::Ram),
+                    EvictCause::ResourcePressure(Dimension::Ram),
                 ] {
                     let (task, attempt) = (*task, *attempt);
                     let cause_name = ControllerName::of_cause(cause);
@@ -69,9 +69,9 @@ fn commands() -> Vec<(String, Command)> {
                     all.push((format!("{} ({cause_name})", command.name()), one));
                 }
             }
-            Command::Dismiss { name, .. } => {
+            Command::RevokePart { name, .. } => {
                 for part in [PartKind::Agent, PartKind::Replica, PartKind::Scheduler] {
-                    let one = Command::Dismiss { part, name: name.clone() };
+                    let one = Command::RevokePart { part, name: name.clone() };
                     all.push((format!("{} ({part})", command.name()), one));
                 }
             }
@@ -140,7 +140,7 @@ fn an_agent_acts_for_its_own_machine_alone() {
     let state = state();
     let answer_to_agent = |by: &str, command: &Command| {
         let verdict = send(&state, Actor::Agent(name(by)), command);
-        verdict.map_or_else(|refusal| refusal.to_string(), |done| format!("{done:?}"))
+        verdict.map_or_else(|rejection| rejection.to_string(), |done| format!("{done:?}"))
     };
     let machine = state.machine_named(&name("m2")).unwrap();
     let up = Command::MachineUp { machine, incarnation: 1 };
@@ -177,7 +177,7 @@ fn whom_the_cell_does_not_know_it_obeys_in_nothing() {
     let mut state = state();
     let sent_away = [PartKind::Scheduler, PartKind::Replica];
     for (part, who) in sent_away.into_iter().zip(["s1", "r1"]) {
-        let away = Command::Dismiss { part, name: name(who) };
+        let away = Command::RevokePart { part, name: name(who) };
         let request = Request { by: Actor::Operator, id: None, command: away };
         let entry = Entry { now: Time(5), requests: vec![request] };
         assert!(state.apply(&entry, &mut Vec::new())[0].is_ok());

@@ -75,7 +75,7 @@ fn pin_words(pins: &mut Pins) {
         EvictCause::Drain,
         EvictCause::OverCommit,
         EvictCause::Rebalance,
-        EvictCause::Relief(Dimension::Cpu),
+        EvictCause::ResourcePressure(Dimension::Cpu),
     ];
     every_variant(pins, "EvictCause", &causes);
     let classes = [ChangeClass::NoRestart, ChangeClass::Restart, ChangeClass::MayMove];
@@ -126,7 +126,7 @@ fn pin_states(pins: &mut Pins) {
         StopCause::Unhealthy,
         StopCause::Killed,
         StopCause::Rebalanced,
-        StopCause::MachineShort,
+        StopCause::ResourcePressure,
     ];
     every_variant(pins, "StopCause", &causes);
     let states = [
@@ -188,7 +188,7 @@ fn pin_specs(pins: &mut Pins) {
         TokenKind::JoinAgent { machine: name("m1") },
         TokenKind::JoinReplica { name: name("r2") },
         TokenKind::JoinScheduler { name: name("s2") },
-        TokenKind::Dismissed { part: PartKind::Replica, name: name("r3") },
+        TokenKind::Revocation { part: PartKind::Replica, name: name("r3") },
     ];
     every_variant(pins, "TokenKind", &kinds);
     every_variant(pins, "PartKind", &PartKind::ALL);
@@ -225,8 +225,8 @@ fn token_commands() -> Vec<Command> {
         Command::UseJoinToken { id, secret_hash, newcomer: Some(newcomer()) },
         Command::AddBlob { digest: digest(), bytes: 12, limits: BlobLimits::default() },
         Command::RemoveBlob { digest: digest() },
-        Command::Enlist(machine_spec()),
-        Command::Dismiss { part: PartKind::Scheduler, name: name("s2") },
+        Command::RegisterMachine(machine_spec()),
+        Command::RevokePart { part: PartKind::Scheduler, name: name("s2") },
         Command::ConfirmReplica { name: name("r2"), key: KeyFingerprint([7; 16]) },
         Command::ReserveHold(assignment()),
         Command::ReleaseHold { task: TaskId(3), attempt: 2, machine: MachineId(1) },
@@ -303,12 +303,12 @@ pub fn job_spec() -> JobSpec {
         timed_out: Some(3),
         could_not_start: Some(4),
         unhealthy: Some(5),
-        crowded_out: None,
+        out_of_memory_bystander: None,
         lost: Some(6),
         evicted: Some(7),
     };
     spec.at_most_one = Some(Span(30_000));
-    spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000), saver: None });
+    spec.retain_disk = Some(RetainDisk { bytes: 1 << 20, keep: Span(60_000), log_saver: None });
     spec
 }
 
@@ -384,7 +384,13 @@ fn more_commands() -> Vec<Command> {
             reports: vec![TaskReport { task, attempt: 2, what: Observed::Started }],
         },
         Command::ReleaseRetained { machine, task, attempt: 1 },
-        Command::SaverFailed { machine, task, attempt: 1, run: 2, exit: Some(ExitClass::Code(3)) },
+        Command::LogSaverFailed {
+            machine,
+            task,
+            attempt: 1,
+            run: 2,
+            exit: Some(ExitClass::Code(3)),
+        },
         Command::Expire,
         Command::SetReservations(vec![ReservationChange {
             task,
@@ -393,13 +399,13 @@ fn more_commands() -> Vec<Command> {
         }]),
         Command::RaiseLevel { level: 2 },
         Command::SetBounds(Bounds::default()),
-        Command::SetShortages {
+        Command::SetResourcePressure {
             machine,
             incarnation: 3,
-            shortages: vec![ResourcePressureReport {
+            resource_pressure: vec![ResourcePressureReport {
                 dimension: Dimension::DiskRate,
                 lasted: Span::seconds(60),
-                asked: 2,
+                requested: 2,
             }],
         },
     ]
@@ -453,7 +459,7 @@ fn pin_requests(pins: &mut Pins) {
 }
 
 fn shortfall() -> Shortfall {
-    Shortfall { dimension: Dimension::Ram, asked: 5, available: 3 }
+    Shortfall { dimension: Dimension::Ram, requested: 5, available: 3 }
 }
 
 fn infeasible_reasons() -> Vec<InfeasibleReason> {
@@ -465,16 +471,16 @@ fn infeasible_reasons() -> Vec<InfeasibleReason> {
         InfeasibleReason::NoAllocHere,
         InfeasibleReason::Spread { domain: Domain::Power, limit: 2 },
         InfeasibleReason::StaticPort { port: 80, holder: Some(TaskId(5)) },
-        InfeasibleReason::DynamicPorts { asked: 3, available: 1 },
-        InfeasibleReason::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
+        InfeasibleReason::DynamicPorts { requested: 3, available: 1 },
+        InfeasibleReason::Device { kind: token("gpu"), requested: 2, milli: 500, available: 1 },
         InfeasibleReason::Named {
             name: build::resource(Some("app"), "slot"),
-            asked: 2,
+            requested: 2,
             available: 1,
         },
         InfeasibleReason::Resource(shortfall()),
         InfeasibleReason::Volume(HostVolume { source: "/srv/data".into(), writable: true }),
-        InfeasibleReason::MachineShort,
+        InfeasibleReason::ResourcePressure,
         InfeasibleReason::MachineFull { most: 1000 },
     ]
 }
@@ -520,7 +526,7 @@ pub fn refusals() -> Vec<Rejection> {
         Rejection::RequestIdReused,
         Rejection::RequestTooOld,
         Rejection::Full(Storage::Tasks),
-        Rejection::BadLevel { asked: 3, found: 1, is_last: false },
+        Rejection::BadLevel { requested: 3, found: 1, is_last: false },
         Rejection::WrongActor {
             actor: Actor::User(ada.clone()),
             command: "expire".into(),
@@ -538,10 +544,10 @@ pub fn refusals() -> Vec<Rejection> {
             user: name("ubar"),
             what: BoundKind::Jobs,
             held: 3,
-            asked: 1,
+            requested: 1,
             most: 3,
         },
-        Rejection::TooFewNodes { matching: 1, asked: 2 },
+        Rejection::TooFewNodes { matching: 1, requested: 2 },
         Rejection::JobStopping(web.clone()),
         Rejection::NoSuchTask { job: web, index: 3 },
     ]
@@ -580,7 +586,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Rebalanced,
         Reason::SlotDue,
         Reason::LastRunActive,
-        Reason::MachineShort(Dimension::Cpu),
+        Reason::ResourcePressure(Dimension::Cpu),
     ]
 }
 
@@ -593,7 +599,7 @@ fn pin_events(pins: &mut Pins) {
         EventKind::JobRejected {
             user: name("ada"),
             job: name("web"),
-            refusal: Rejection::RequestIdReused,
+            rejection: Rejection::RequestIdReused,
         },
         EventKind::Machine { machine, change: MachineChange::Added },
         EventKind::User { user: UserId(1), change: UserChange::Added },
@@ -605,8 +611,12 @@ fn pin_events(pins: &mut Pins) {
     let what = with_one_of(what.into(), components::events());
     every_variant(pins, "What", &what);
     for (at, what) in what.into_iter().enumerate() {
-        let event =
-            Event { at: Time(12), by: Actor::User(name("ada")), what, reason: Reason::Requested };
+        let event = Event {
+            at: Time(12),
+            actor: Actor::User(name("ada")),
+            kind: what,
+            reason: Reason::Requested,
+        };
         one(pins, &format!("Event{at}"), &event);
     }
     every_variant(pins, "TaskChange", &task_changes());
@@ -634,7 +644,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::Killed,
         TaskChange::NeverRan,
         TaskChange::Purged,
-        TaskChange::SaverFailed { machine },
+        TaskChange::LogSaverFailed { machine },
         TaskChange::Saved { machine },
         TaskChange::NotSaved { machine },
         TaskChange::Left { machine, notice: NoticeOutcome::NotGiven },
@@ -678,10 +688,10 @@ fn pin_other_changes(pins: &mut Pins) {
         MachineChange::Recovered,
         MachineChange::DiskRetained { bytes: 8 },
         MachineChange::DiskReleased { bytes: 9 },
-        MachineChange::Short { dimension },
-        MachineChange::Relieved { dimension },
-        MachineChange::Eased { dimension },
-        MachineChange::EasedForGood { dimension },
+        MachineChange::PressureReported { dimension },
+        MachineChange::PressureEvicted { dimension },
+        MachineChange::PressureEased { dimension },
+        MachineChange::PressureEnded { dimension },
     ];
     every_variant(pins, "MachineChange", &machines);
     let band = Band::Production;

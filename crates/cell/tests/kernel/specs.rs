@@ -109,7 +109,7 @@ fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
     spec.kind = JobKind::AllocSet;
     spec.restart.retry = Retries::default();
     if let Some(retain) = &mut spec.retain_disk {
-        retain.saver = draw.one_in(2).then(|| build::name(&format!("j{}", draw.below(5))));
+        retain.log_saver = draw.one_in(2).then(|| build::name(&format!("j{}", draw.below(5))));
     }
     spec.task.command.clear();
     spec.task.limits = build::room(3, 6, 20);
@@ -142,7 +142,7 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.after = draw.one_in(6).then(|| predecessor(draw)).into_iter().collect();
     let keep = Span::seconds(draw.below(600));
     let bytes = spec.task.limits.disk / 2;
-    spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, saver: None });
+    spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, log_saver: None });
 }
 
 /// Half of the kinds with a small number of their own.
@@ -156,7 +156,7 @@ fn retries(draw: &mut Draw) -> Retries {
         timed_out: number(),
         could_not_start: number(),
         unhealthy: number(),
-        crowded_out: number(),
+        out_of_memory_bystander: number(),
         lost: number(),
         evicted: number(),
     }

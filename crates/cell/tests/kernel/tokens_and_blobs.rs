@@ -62,7 +62,7 @@ fn token_command(draw: &mut Draw) -> Command {
         6 => {
             let part = *draw.pick(&PartKind::ALL).unwrap_or(&PartKind::Agent);
             let name = *draw.pick(&["m1", "r1", "s1"]).unwrap_or(&"m1");
-            Command::Dismiss { part, name: build::name(name) }
+            Command::RevokePart { part, name: build::name(name) }
         }
         7 => {
             let key = KeyFingerprint([draw.below(2) as u8; 16]);
@@ -106,10 +106,10 @@ pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<Command>, Strin
             let (valid_for, parent) = (seconds(life)?, None);
             Command::AddToken { id, kind, secret_hash, valid_for, parent }
         }
-        ("dismiss", [part, name]) => {
+        ("revoke_part", [part, name]) => {
             let kind = PartKind::ALL.into_iter().find(|kind| kind.to_string() == *part);
             let part = kind.ok_or_else(|| format!("there is no kind of part {part:?}"))?;
-            Command::Dismiss { part, name: build::name(name) }
+            Command::RevokePart { part, name: build::name(name) }
         }
         ("revoke", [id]) => Command::RevokeToken { id: build::name(id) },
         ("join", [id, secret]) => {

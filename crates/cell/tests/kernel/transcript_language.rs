@@ -176,11 +176,12 @@ impl TranscriptRunner {
                 let machine = self.machine(name)?;
                 Command::SetMachinePackages { machine, packages: packages.collect() }
             }
-            ("short", [name, "of", resource, "asked", asked]) => {
+            ("short", [name, "of", resource, "asked", requested]) => {
                 let dimension = Dimension::ALL.into_iter().find(|d| d.as_str() == *resource);
                 let dimension = dimension.ok_or(format!("resource {resource}"))?;
-                let asked = asked.parse().map_err(|_| "a number")?;
-                let report = ResourcePressureReport { dimension, lasted: Span::seconds(60), asked };
+                let requested = requested.parse().map_err(|_| "a number")?;
+                let report =
+                    ResourcePressureReport { dimension, lasted: Span::seconds(60), requested };
                 self.report_pressure(name, vec![report])?
             }
             ("not-short", [name]) => self.report_pressure(name, Vec::new())?,
@@ -201,11 +202,15 @@ impl TranscriptRunner {
     fn report_pressure(
         &self,
         name: &str,
-        shortages: Vec<ResourcePressureReport>,
+        resource_pressure: Vec<ResourcePressureReport>,
     ) -> Result<Command, String> {
         let machine = self.machine(name)?;
         let row = self.world.state.machines().get(machine).ok_or("a machine")?;
-        Ok(Command::SetShortages { machine, incarnation: row.incarnation, shortages })
+        Ok(Command::SetResourcePressure {
+            machine,
+            incarnation: row.incarnation,
+            resource_pressure,
+        })
     }
 
     fn user_command(&self, verb: &str, rest: Words<'_>) -> Result<Option<Command>, String> {
@@ -308,7 +313,7 @@ impl TranscriptRunner {
                     "drain" => EvictCause::Drain,
                     "over-commit" => EvictCause::OverCommit,
                     "rebalance" => EvictCause::Rebalance,
-                    "relief" => EvictCause::Relief(Dimension::Cpu),
+                    "pressure" => EvictCause::ResourcePressure(Dimension::Cpu),
                     other => return unknown("cause", other),
                 };
                 let task = self.task(task)?;

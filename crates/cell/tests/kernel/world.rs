@@ -57,7 +57,7 @@ impl World {
         let count =
             |kind: &str, value: &dyn Debug| count_name(format!("{kind}.{}", variant(value)));
         for event in events {
-            match &event.what {
+            match &event.kind {
                 EventKind::Component(event) => count_name(components::name(event.as_component())),
                 EventKind::Task { change, .. } => count("TaskChange", change),
                 EventKind::Job { change, .. } => count("JobChange", change),
@@ -72,9 +72,9 @@ impl World {
         }
         for verdict in verdicts {
             match verdict {
-                Err(refusal) => count("Refusal", refusal),
+                Err(rejection) => count("Refusal", rejection),
                 Ok(Done::Partly(refused)) => {
-                    refused.iter().for_each(|(_, refusal)| count("Refusal", refusal));
+                    refused.iter().for_each(|(_, rejection)| count("Refusal", rejection));
                 }
                 Ok(_) => {}
             }

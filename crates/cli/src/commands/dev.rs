@@ -68,7 +68,7 @@ pub struct DevArgs {
     /// reading alone; repeat it for several
     #[arg(long, value_name = "PATH[:ro]", value_parser = parse_host_volume,
           conflicts_with = "machines")]
-    lend: Vec<HostVolume>,
+    volume: Vec<HostVolume>,
 
     /// Cores of each virtual machine
     #[arg(long, value_name = "CORES", default_value = "4", value_parser = nonzero_cores)]
@@ -120,7 +120,7 @@ fn host_volume_warning(host_volumes: &[HostVolume], machine: &MachineSpec) -> St
     else {
         return String::new();
     };
-    let no_volumes = "--lend lends nothing, and tasks with volumes wait: no containers here";
+    let no_volumes = "--volume lends nothing, and tasks with volumes wait: no containers here";
     wrap("", "  ", &format!("{no_volumes} ({reason})"))
 }
 
@@ -177,15 +177,16 @@ impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn without_machines(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
-        let (dns, machines, lend) = (None, Some(0), Vec::new());
+        let (dns, machines, volume) = (None, Some(0), Vec::new());
         let (cpu, ram, virtual_args) = (4000, 16 << 30, VirtualArgs::with_defaults());
-        DevArgs { data_dir, listen, dns, machines, driver, lend, cpu, ram, virtual_args }
+        DevArgs { data_dir, listen, dns, machines, driver, volume, cpu, ram, virtual_args }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
-        if self.driver == Driver::Process && !self.lend.is_empty() {
+        if self.driver == Driver::Process && !self.volume.is_empty() {
             return Err(Failure::Usage {
-                message: "--lend is for tasks in containers, and --driver process has none".into(),
+                message: "--volume is for tasks in containers, and --driver process has none"
+                    .into(),
                 next: "the same command without one of the two".into(),
             });
         }
@@ -293,7 +294,7 @@ impl DevArgs {
         let tokens =
             pagination::fetch_all(async |page| Ok(client.tokens(page).await?.value)).await?;
         for token in tokens {
-            let TokenKind::Dismissed { part: PartKind::Agent, name } = &token.kind else {
+            let TokenKind::Revocation { part: PartKind::Agent, name } = &token.kind else {
                 continue;
             };
             if self.is_served(name.as_str()) {
@@ -318,7 +319,7 @@ impl DevArgs {
         }
         let (mut agent, ports) = self.agent()?;
         agent.listen(Dialled::Open(masters.clone()), &masters).await?;
-        let warning = host_volume_warning(&self.lend, agent.machine());
+        let warning = host_volume_warning(&self.volume, agent.machine());
         let (stop, stopped) = oneshot::channel();
         let shutdown_mode = async {
             // Dropping the sender has the same effect.
@@ -336,10 +337,10 @@ impl DevArgs {
         ensure_private_dir(&folder, 0o711)
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
         let config = AgentConfig::parse(AGENT_CONFIG).map_err(AgentError::from)?;
-        let with_volumes = config.with_host_volumes(self.lend.clone());
+        let with_volumes = config.with_host_volumes(self.volume.clone());
         let mut config = with_volumes.map_err(|error| Failure::Usage {
             message: error.to_string(),
-            next: "correct --lend, then run it again".into(),
+            next: "correct --volume, then run it again".into(),
         })?;
         let ports = PortBlock::take(&folder.join("ports"))?;
         config.ports = Some(ports.range);

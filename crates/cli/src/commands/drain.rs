@@ -106,7 +106,7 @@ fn empty_text(machine: &Name) -> String {
 /// How many tasks are left on it, and which of them wait for which limit.
 fn progress_lines(machine: &MachineView, now: Time) -> Vec<String> {
     let tasks = format::pluralize(u64::from(machine.tasks), "task");
-    let leaving = match machine.leaving {
+    let leaving = match machine.stopping {
         0 => String::new(),
         leaving => format!(", {} on the way out", format::count(u64::from(leaving))),
     };
@@ -127,8 +127,8 @@ mod tests {
             "name": "m1", "status": "up", "draining": true, "over_committed": false,
             "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
             "reserved": some, "prod_limits": some, "limits": some, "available": some,
-            "available_prod": some, "tasks": 3, "leaving": 1, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0, "shortages": [], "since": 0, "drain_waits": [{
+            "available_prod": some, "tasks": 3, "stopping": 1, "named": [], "devices_used": [],
+            "packages": 0, "retained_bytes": 0, "resource_pressure": [], "since": 0, "drain_waits": [{
                 "job": { "user": "ann", "job": "web" }, "tasks": 2, "next": 60_000,
                 "limit": "disruptions", "down": 0,
             }],
@@ -141,7 +141,7 @@ mod tests {
                 "2 tasks wait for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z",
             ]
         );
-        (machine.tasks, machine.leaving) = (1, 0);
+        (machine.tasks, machine.stopping) = (1, 0);
         machine.drain_waits.clear();
         assert_eq!(progress_lines(&machine, Time(0)), ["machine m1: 1 task left"]);
     }

@@ -129,7 +129,7 @@ fn host_volume_hints<'a>(reasons: impl IntoIterator<Item = &'a ReasonView>) -> S
     };
     let flags: BTreeSet<String> = missing_volumes.filter_map(folder).collect();
     let line = |flag: &String| {
-        let text = format!("`volumes` in its agent.toml, or cell dev --lend {flag}");
+        let text = format!("`volumes` in its agent.toml, or cell dev --volume {flag}");
         wrap("A machine lends it with ", "  ", &text)
     };
     flags.iter().map(line).collect()
@@ -158,7 +158,7 @@ mod tests {
             reason("volume", "/srv/a", true),
             reason("volume", "/srv/b", false),
         ]);
-        let line = "A machine lends it with `volumes` in its agent.toml, or cell dev --lend";
+        let line = "A machine lends it with `volumes` in its agent.toml, or cell dev --volume";
         let hints = hints.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(hints, format!("{line} /srv/a {line} /srv/b:ro"));
         assert_eq!(host_volume_hints(&[reason("resource", "/srv/a", true)]), "");

@@ -12,8 +12,8 @@ use crate::runtime::block_on;
 use crate::{clock, format, table};
 use cellwright_api::client::ChangeOptions;
 use cellwright_api::types::{
-    DrainLimit, DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
-    Trouble, TroubleView,
+    DrainLimit, DrainWaitView, MachinePackages, MachineView, PackageOnMachine,
+    ResourcePressureView, Trouble, TroubleView,
 };
 use cellwright_cell::device::WHOLE_DEVICE;
 use cellwright_cell::name::Name;
@@ -185,13 +185,16 @@ pub fn render(machine: &MachineView) -> String {
         rows[0].1 = "draining".to_owned();
     }
     if let Some(trouble) = &machine.trouble {
-        rows.insert(1, (enum_text(&trouble.what), trouble_text(trouble)));
+        rows.insert(1, (enum_text(&trouble.kind), trouble_text(trouble)));
         rows.insert(2, ("next".to_owned(), trouble.next.clone()));
     }
     let waits = machine.drain_waits.iter();
     rows.extend(waits.map(|wait| ("drain".to_owned(), drain_wait_text(wait, clock::now()))));
     rows.extend(
-        machine.shortages.iter().map(|shortage| ("short of".to_owned(), pressure_text(shortage))),
+        machine
+            .resource_pressure
+            .iter()
+            .map(|shortage| ("short of".to_owned(), pressure_text(shortage))),
     );
     // On a busy network, even a correct clock may appear a second off.
     let apart = machine.clock_ahead_ms.filter(|ahead| ahead.unsigned_abs() >= 1000);
@@ -222,7 +225,7 @@ fn trouble_text(trouble: &TroubleView) -> String {
 }
 
 /// `cpu since 2026-01-01T00:00:00Z: takes only production`.
-fn pressure_text(shortage: &ShortageView) -> String {
+fn pressure_text(shortage: &ResourcePressureView) -> String {
     let (dimension, since) = (shortage.dimension, format::utc(shortage.since));
     if shortage.over {
         format!("{dimension} until lately: takes only production for a while yet")
@@ -241,7 +244,7 @@ fn render_packages(machine: &Name, listing: &MachinePackages) -> String {
         format::bytes(*most_bytes),
         format::bytes(listing.from_masters),
         format::bytes(listing.from_machines),
-        format::bytes(listing.given),
+        format::bytes(listing.to_machines),
     );
     if !packages.is_empty() {
         let rows: Vec<Vec<String>> = packages.iter().map(package_row).collect();
@@ -251,8 +254,8 @@ fn render_packages(machine: &Name, listing: &MachinePackages) -> String {
             &rows,
         ));
     }
-    if !listing.shunned.is_empty() {
-        let sources = listing.shunned.join(", ");
+    if !listing.avoided.is_empty() {
+        let sources = listing.avoided.join(", ");
         out.push_str(&table::wrap("\nnot asked, for it gave wrong bytes: ", "  ", &sources));
     }
     out
@@ -314,13 +317,16 @@ fn render_list(machines: &[MachineView], silent_seconds: &BTreeMap<String, u64>)
         .map(|machine| {
             let mut state =
                 if machine.draining { "draining".into() } else { enum_text(&machine.status) };
-            let short: Vec<&str> =
-                machine.shortages.iter().map(|shortage| shortage.dimension.as_str()).collect();
+            let short: Vec<&str> = machine
+                .resource_pressure
+                .iter()
+                .map(|shortage| shortage.dimension.as_str())
+                .collect();
             if !short.is_empty() {
                 state.push_str(&format!(", short of {}", short.join(" and ")));
             }
             let is_refused =
-                machine.trouble.as_ref().is_some_and(|trouble| trouble.what == Trouble::Refused);
+                machine.trouble.as_ref().is_some_and(|trouble| trouble.kind == Trouble::Refused);
             if is_refused {
                 state.push_str(", refused");
             } else if let Some(seconds) = silent_seconds.get(machine.name.as_str()) {
@@ -380,8 +386,8 @@ mod tests {
             "name": "m1", "status": "up", "draining": false, "over_committed": false,
             "generation": 1, "incarnation": 1, "spec": { "name": "m1", "capacity": some },
             "reserved": some, "prod_limits": some, "limits": some, "available": some,
-            "available_prod": some, "tasks": 2, "leaving": 0, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0, "drain_waits": [], "shortages": [], "since": 0,
+            "available_prod": some, "tasks": 2, "stopping": 0, "named": [], "devices_used": [],
+            "packages": 0, "retained_bytes": 0, "drain_waits": [], "resource_pressure": [], "since": 0,
         }))
         .unwrap()
     }
@@ -395,8 +401,8 @@ mod tests {
             "from": [source, source] });
         let package_list: MachinePackages = serde_json::from_value(json!({
             "packages": [package], "taken_bytes": 1_500_000, "most_bytes": 10_u64 << 30,
-            "from_masters": 15_000_000, "from_machines": 15_000_000, "given": 15_000_000,
-            "shunned": ["10.0.0.7:7071", "10.0.0.8:7071"],
+            "from_masters": 15_000_000, "from_machines": 15_000_000, "to_machines": 15_000_000,
+            "avoided": ["10.0.0.7:7071", "10.0.0.8:7071"],
         }))
         .unwrap();
         let text = table::wrap_prose(&render_packages(&Name::new("m1").unwrap(), &package_list));
@@ -429,7 +435,7 @@ mod tests {
         assert!(!render(&machine).contains("next"), "{}", render(&machine));
         let (reason, next) = ("reports in format 1".to_owned(), "restart the agent".to_owned());
         let since = Time(1_700_000_000_000);
-        machine.trouble = Some(TroubleView { what: Trouble::Refused, since, reason, next });
+        machine.trouble = Some(TroubleView { kind: Trouble::Refused, since, reason, next });
         let rendered = table::wrap_prose(&render(&machine));
         assert!(
             rendered.contains("refused") && rendered.contains("since 2023-11-14"),
@@ -449,10 +455,10 @@ mod tests {
             |machine: &MachineView| render_list(std::slice::from_ref(machine), &BTreeMap::new());
         assert!(!render(&machine).contains("short") && !listed(&machine).contains("short"));
         let (dimension, since) = (Dimension::Cpu, Time(1_700_000_000_000));
-        machine.shortages = vec![ShortageView { dimension, since, over: false }];
+        machine.resource_pressure = vec![ResourcePressureView { dimension, since, over: false }];
         assert!(render(&machine).contains("cpu since 2023-11-14"), "{}", render(&machine));
         assert!(listed(&machine).contains("short"), "{}", listed(&machine));
-        machine.shortages[0].over = true;
+        machine.resource_pressure[0].over = true;
         assert!(render(&machine).contains("cpu until lately"), "{}", render(&machine));
     }
 }

@@ -67,7 +67,7 @@ impl PlanArgs {
             }
         }
         let rejected = plan.jobs.iter().find_map(|job| {
-            let error = job.refused.as_ref()?;
+            let error = job.rejected.as_ref()?;
             Some((format!("{}/{}", job.user, job.name), error))
         });
         if let Some((job, error)) = rejected {
@@ -91,7 +91,7 @@ impl PlanArgs {
     /// The command that applies the plan, if it changes anything and would be accepted; obstacles
     /// are reported as an error.
     fn next(&self, plan: &PlanView) -> Option<String> {
-        if plan.jobs.iter().any(|job| job.refused.is_some()) {
+        if plan.jobs.iter().any(|job| job.rejected.is_some()) {
             return None;
         }
         let idle = plan.jobs.iter().all(|job| job.action == PlanAction::Nothing);

@@ -1,5 +1,5 @@
 //! `cell scheduler`: the scheduler as a separate process. It has no state of its own: killing it
-//! loses nothing, and a second one with the same lane is a standby.
+//! loses nothing, and a second one with the same shard is a standby.
 
 use super::Success;
 use super::join_request::{PendingJoin, request_certificate};
@@ -34,14 +34,14 @@ const EXAMPLES: &str = "\
 Examples:
   cell scheduler --master 127.0.0.1:7070
   cell scheduler --config /etc/cellwright/master.toml --name s2
-  cell scheduler --config /etc/cellwright/master.toml --lane gpu
+  cell scheduler --config /etc/cellwright/master.toml --shard gpu
   cell scheduler --join --token-file s2.token --master master-1.example:7070
   cell scheduler --identity /etc/cellwright/scheduler.toml
 
 With --config it runs on a master's machine and signs its own certificate with
 the cell's authority there. Elsewhere it joins once, with a token made by `cell
 token create --scheduler NAME`, and has its certificate in a file afterwards. A
-lane takes the jobs whose label `scheduler` names it.";
+shard takes the jobs whose label `scheduler` names it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -64,7 +64,7 @@ pub struct SchedulerArgs {
 
     /// Whose jobs: those whose label `scheduler` has this value [default: those without it]
     #[arg(long, value_name = "LANE", default_value = "")]
-    lane: String,
+    shard: String,
 
     /// Who this is, in leases and metrics [default: as its certificate says, else `scheduler`]
     #[arg(long, value_name = "NAME", value_parser = super::parse::name)]
@@ -131,7 +131,7 @@ impl SchedulerArgs {
             join: false,
             token: TokenArgs::none(),
             identity: None,
-            lane: String::new(),
+            shard: String::new(),
             name: Some(name),
             seed: cellwright_sched::DEFAULT_SEED,
             techniques: Techniques::DEFAULT,
@@ -270,9 +270,9 @@ impl SchedulerArgs {
 pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Failure> {
     let usage = |error: cellwright_scheduler::config::InvalidConfig| Failure::Usage {
         message: error.to_string(),
-        next: "correct --lane or --name".into(),
+        next: "correct --shard or --name".into(),
     };
-    let shard = SchedulerShard::new(&args.lane).map_err(usage)?;
+    let shard = SchedulerShard::new(&args.shard).map_err(usage)?;
     let name = args.scheduler_name()?;
     let mut settings = cellwright_scheduler::SchedulerConfig::new(name, shard, args.seed);
     settings.options = args.techniques.options();

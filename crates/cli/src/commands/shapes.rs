@@ -93,7 +93,7 @@ impl ShapesArgs {
             Output::Json => print_json(&shapes)?,
             Output::Table => print_prose(&render(&shapes, self.requirement_text()))?,
         }
-        let takes_none = |set: &ShapeSet| match (&set.like, &set.asked) {
+        let takes_none = |set: &ShapeSet| match (&set.like, &set.requested) {
             (Some(like), _) => like.tasks == 0,
             (None, Some(shape)) => shape.tasks == 0,
             (None, None) => false,
@@ -171,7 +171,7 @@ fn render_set(set: &ShapeSet, total: u32, requirements: Option<&str>) -> String 
     );
     if let Some(like) = &set.like {
         out.push_str(&render_like(like));
-    } else if let Some(shape) = &set.asked {
+    } else if let Some(shape) = &set.requested {
         out.push_str(&format!(
             "tasks of {}: {}\n",
             limits_text(shape.limits),
@@ -297,7 +297,7 @@ mod tests {
             easy_from: 1,
             largest: Vec::new(),
             ladder: Vec::new(),
-            asked: limits.map(shape),
+            requested: limits.map(shape),
             like: None,
         };
         ShapesView { machines_total: total, easy_percent: 25, sets: vec![set] }

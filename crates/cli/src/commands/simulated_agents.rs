@@ -32,7 +32,7 @@ Examples:
   cell sim agents --master 127.0.0.1:7070 --machines 10000 --for 60s -o json
   cell sim agents --config /etc/cellwright/master.toml --machines 100
   cell sim agents --master 127.0.0.1:7070 --machines 40 --racks 8 \\
-    --attribute arch=x86_64,arm64 --device gpu:a100:4 --usage 30-90 --ill 5
+    --attribute arch=x86_64,arm64 --device gpu:a100:4 --unhealthy 5
 
 The machines speak the protocol of real agents and run nothing: a task whose
 command is `sim finish 500` ends well after 500 ms, `sim fail 500` badly, and

@@ -1,5 +1,5 @@
-//! `cell token create`: makes join tokens, each for one name and one use. `cell token dismiss`: the
-//! reverse, masters reject a component until it joins again.
+//! `cell token create`: makes join tokens, each for one name and one use. `cell token revoke`:
+//! makes a token worthless, or has masters reject a part of the cell until it joins again.
 
 use super::parse::{duration, name};
 use super::{Success, pagination};
@@ -10,7 +10,7 @@ use crate::output::{Output, print_json, print_notice, print_prose};
 use crate::runtime::block_on;
 use crate::{clock, format, table};
 use cellwright_api::client::ChangeOptions;
-use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken, TokenView};
+use cellwright_api::types::{AddJoinToken, Changed, Joiner, NewToken, PartRevocation, TokenView};
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
@@ -23,21 +23,19 @@ use std::path::{Path, PathBuf};
 const CREATE_USAGE: &str = "\
 cell token create [OPTIONS]
        <--agent <MACHINE>|--replica <NAME>|--scheduler <NAME>>";
-const DISMISS_USAGE: &str = "\
-cell token dismiss [OPTIONS]
-       <--agent <MACHINE>|--replica <NAME>|--scheduler <NAME>>";
+const REVOKE_USAGE: &str = "\
+cell token revoke [OPTIONS]
+       <ID|--agent <MACHINE>|--replica <NAME>|--scheduler <NAME>>";
 
-/// Tokens: create, ls, revoke, dismiss
+/// Tokens: create, ls, revoke
 #[derive(Debug, Subcommand)]
 pub enum Token {
     /// Make a join token for a machine, a replica of the master or a scheduler
     Create(CreateArgs),
     /// List the tokens, without their secrets
     Ls(LsArgs),
-    /// Make a token worthless from the next request on
+    /// Make a token worthless, or a part of the cell unwelcome until it joins again
     Revoke(RevokeArgs),
-    /// Stop listening to an agent, a replica or a scheduler until it joins again
-    Dismiss(DismissArgs),
 }
 
 #[derive(Debug, Args)]
@@ -51,10 +49,25 @@ pub struct LsArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = REVOKE_USAGE)]
+#[command(group = ArgGroup::new("whose").required(true)
+    .args(["id", "agent", "replica", "scheduler"]))]
 pub struct RevokeArgs {
     /// As `cell token ls` prints it: what stands before the dot in the token
     #[arg(value_name = "ID", value_parser = name)]
-    id: Name,
+    id: Option<Name>,
+
+    /// The agent of a machine that was never part of the cell, or is not any more
+    #[arg(long, value_name = "MACHINE", value_parser = name)]
+    agent: Option<Name>,
+
+    /// The replica of this name, once it is removed
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    replica: Option<Name>,
+
+    /// The scheduler of this name
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    scheduler: Option<Name>,
 }
 
 impl LsArgs {
@@ -83,18 +96,44 @@ impl LsArgs {
 
 impl RevokeArgs {
     fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
-        let cell = connection.cell()?;
-        let path = format!("/v1/tokens/{}", self.id);
-        let (none, change) = (None::<&()>, ChangeOptions::default());
-        let _: Changed = block_on(async {
-            Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
-        })?;
-        print_prose(&format!(
-            "token {} is worthless from now on, and so is every token that was made with it\n",
-            self.id
-        ))?;
-        Ok(Success::Done)
+        let (part, name) = match (self.id, self.agent, self.replica, self.scheduler) {
+            (Some(id), ..) => return revoke_token(&id, connection),
+            (_, Some(machine), ..) => (PartKind::Agent, machine),
+            (_, _, Some(replica), _) => (PartKind::Replica, replica),
+            (_, _, _, Some(scheduler)) => (PartKind::Scheduler, scheduler),
+            (None, None, None, None) => return Err(no_part_named()),
+        };
+        revoke_part(PartRevocation { part, name }, connection)
     }
+}
+
+fn revoke_token(id: &Name, connection: &ConnectionArgs) -> Result<Success, Failure> {
+    let cell = connection.cell()?;
+    let path = format!("/v1/tokens/{id}");
+    let (none, change) = (None::<&()>, ChangeOptions::default());
+    let _: Changed = block_on(async {
+        Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
+    })?;
+    print_prose(&format!(
+        "token {id} is worthless from now on, and so is every token that was made with it\n"
+    ))?;
+    Ok(Success::Done)
+}
+
+fn revoke_part(body: PartRevocation, connection: &ConnectionArgs) -> Result<Success, Failure> {
+    let cell = connection.cell()?;
+    let change = ChangeOptions::default();
+    let done: Changed = block_on(async {
+        let answer = cell.client.change(Method::POST, "/v1/revocations", Some(&body), &change);
+        Ok(answer.await?.value)
+    })?;
+    let PartRevocation { part, name } = body;
+    let again = if done.changed { "" } else { " already" };
+    print_prose(&format!(
+        "{part} {name} is revoked{again}\n\
+         next, should it come back: cell token create --{part} {name}\n"
+    ))?;
+    Ok(Success::Done)
 }
 
 fn render_list(tokens: &[TokenView]) -> String {
@@ -107,7 +146,7 @@ fn render_list(tokens: &[TokenView]) -> String {
                 TokenKind::JoinAgent { machine } => format!("join of agent {machine}"),
                 TokenKind::JoinReplica { name } => format!("join of replica {name}"),
                 TokenKind::JoinScheduler { name } => format!("join of scheduler {name}"),
-                TokenKind::Dismissed { part, name } => format!("{part} {name} was sent away"),
+                TokenKind::Revocation { part, name } => format!("{part} {name} is revoked"),
             };
             let validity = match (token.used, token.expires > now) {
                 (true, _) => "used".into(),
@@ -127,51 +166,6 @@ fn render_list(tokens: &[TokenView]) -> String {
         })
         .collect();
     table::render_with_text_column(&["token", "age", "good", "made with", "whose"], &rows)
-}
-
-#[derive(Debug, Args)]
-#[command(override_usage = DISMISS_USAGE)]
-#[command(group = ArgGroup::new("part").required(true).args(["agent", "replica", "scheduler"]))]
-pub struct DismissArgs {
-    /// The agent of a machine that was never part of the cell, or is not any more
-    #[arg(long, value_name = "MACHINE", value_parser = name)]
-    agent: Option<Name>,
-
-    /// The replica of this name, once it is removed
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    replica: Option<Name>,
-
-    /// The scheduler of this name
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    scheduler: Option<Name>,
-}
-
-impl DismissArgs {
-    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
-        let (part, name) = match (self.agent, self.replica, self.scheduler) {
-            (Some(machine), _, _) => (PartKind::Agent, machine),
-            (_, Some(replica), _) => (PartKind::Replica, replica),
-            (_, _, Some(scheduler)) => (PartKind::Scheduler, scheduler),
-            (None, None, None) => return Err(no_part_named()),
-        };
-        let cell = connection.cell()?;
-        let body = Dismiss { part, name };
-        let change = ChangeOptions::default();
-        let done: Changed = block_on(async {
-            Ok(cell
-                .client
-                .change(Method::POST, "/v1/dismissals", Some(&body), &change)
-                .await?
-                .value)
-        })?;
-        let Dismiss { part, name } = body;
-        let again = if done.changed { "" } else { " already" };
-        print_prose(&format!(
-            "{part} {name} is dismissed{again}\n\
-             next, should it come back: cell token create --{part} {name}\n"
-        ))?;
-        Ok(Success::Done)
-    }
 }
 
 fn no_part_named() -> Failure {
@@ -229,7 +223,6 @@ impl Token {
             Token::Create(args) => args,
             Token::Ls(args) => return args.run(connection),
             Token::Revoke(args) => return args.run(connection),
-            Token::Dismiss(args) => return args.run(connection),
         };
         let (joiner, next, name) = match (args.agent, args.replica, args.scheduler) {
             (Some(machine), _, _) => (Joiner::Agent, "agent join", machine),

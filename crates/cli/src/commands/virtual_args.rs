@@ -50,7 +50,7 @@ pub struct VirtualArgs {
     /// Percent of attempts with a health check that fall ill on virtual machines
     #[arg(long, value_name = "PERCENT", default_value = "0",
         value_parser = clap::value_parser!(u64).range(0..=100))]
-    ill: u64,
+    unhealthy: u64,
 
     /// What behaviour is drawn from; the same seed gives the same
     #[arg(long, value_name = "N", default_value = "1")]
@@ -77,7 +77,7 @@ impl VirtualArgs {
             device: Vec::new(),
             usage: Percents(20, 70),
             fail_after: None,
-            ill: 0,
+            unhealthy: 0,
             seed: 1,
         }
     }
@@ -100,7 +100,7 @@ impl VirtualArgs {
             seed: self.seed,
             usage: (self.usage.0, self.usage.1),
             fails_after: self.fail_after.map(|mean| mean.0),
-            unhealthy_permille: self.ill * 10,
+            unhealthy_permille: self.unhealthy * 10,
         };
         VirtualAgentConfig::new(PACE, profile)
     }

@@ -103,7 +103,7 @@ fn render_losses(losses: &[JobLoss]) -> String {
 fn render_evicted(title: &str, victims: &[Evicted]) -> String {
     let row = |victim: &Evicted| {
         let destination =
-            victim.lands_on.as_ref().map_or("pending", |machine| machine.name.as_str());
+            victim.moves_to.as_ref().map_or("pending", |machine| machine.name.as_str());
         vec![
             victim.task.name.clone(),
             victim.priority.0.to_string(),

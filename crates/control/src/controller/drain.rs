@@ -33,7 +33,7 @@ impl Controller for Drain {
         let watched = self.machines.watched().iter();
         let leaving: usize = watched
             .filter_map(|id| state.machine_load(*id))
-            .map(|load| load.leaving as usize)
+            .map(|load| load.stopping as usize)
             .sum();
         let mut drain_step = DrainStep {
             view,

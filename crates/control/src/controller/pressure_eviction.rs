@@ -20,12 +20,13 @@ pub struct PressureEviction {
 
 impl Controller for PressureEviction {
     fn name(&self) -> ControllerName {
-        ControllerName::Relief
+        ControllerName::PressureEviction
     }
 
     fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
         let state = view.state;
-        let has_request = |row: &Machine| row.shortages.iter().any(ResourcePressure::is_open);
+        let has_request =
+            |row: &Machine| row.resource_pressure.iter().any(ResourcePressure::is_open);
         self.machines.scan(state.machines(), view.settings.rows_per_step, has_request);
         let max = (view.settings.rows_per_step / ROWS_PER_MACHINE).max(1);
         for machine in self.machines.in_turn().into_iter().take(max) {
@@ -37,7 +38,7 @@ impl Controller for PressureEviction {
                 continue;
             };
             let Some(row) = state.tasks().get(task) else { continue };
-            let cause = EvictCause::Relief(dimension);
+            let cause = EvictCause::ResourcePressure(dimension);
             let evict = Command::Evict { task, attempt: row.attempt, cause };
             if draft.accepts(&evict) {
                 draft.budgets.spend(state, task);

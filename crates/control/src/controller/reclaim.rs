@@ -6,10 +6,10 @@
 //! The estimate is compared with the reservation in the state, not with what was requested before:
 //! a change that was lost in flight is simply requested again with the next sample.
 //!
-//! A shard that sees a task for the first time, after an election or a redial, knows nothing of its
-//! past. It takes the present reservation for what the past justified, as if usage had just peaked
-//! there: starting from the limits would take back all reclaimed room of a replica's share at every
-//! election, starting from the first sample would forget past peaks.
+//! A shard that sees a task for the first time, after an election or a redirect, knows nothing of
+//! its past. It takes the present reservation for what the past justified, as if usage had just
+//! peaked there: starting from the limits would take back all reclaimed room of a replica's share
+//! at every election, starting from the first sample would forget past peaks.
 
 use cellwright_cell::command::ReservationChange;
 use cellwright_cell::id::{MachineId, TaskId};

@@ -299,8 +299,9 @@ fn report_pressure(cell: &Cell, request_count: u32) -> Command {
     let machine = MachineId(0);
     let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
     let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
-    let shortages = vec![ResourcePressureReport { dimension, lasted, asked: request_count }];
-    Command::SetShortages { machine, incarnation, shortages }
+    let resource_pressure =
+        vec![ResourcePressureReport { dimension, lasted, requested: request_count }];
+    Command::SetResourcePressure { machine, incarnation, resource_pressure }
 }
 
 #[test]
@@ -315,7 +316,7 @@ fn a_machine_that_is_short_gives_one_task_away_each_time_it_asks() {
         let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &verdicts[..] else {
             panic!("{verdicts:?}")
         };
-        assert_eq!(*cause, EvictCause::Relief(Dimension::Cpu));
+        assert_eq!(*cause, EvictCause::ResourcePressure(Dimension::Cpu));
         assert_eq!(cell.control(), [], "before it asks again");
         cell.place_and_start();
         assert_eq!(

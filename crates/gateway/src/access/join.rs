@@ -108,7 +108,7 @@ impl Admission {
             TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
             TokenKind::JoinReplica { name } => Part::Master(name.clone()),
             TokenKind::JoinScheduler { name } => Part::Scheduler(name.clone()),
-            TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => {
+            TokenKind::UserToken { .. } | TokenKind::Revocation { .. } => {
                 return Err(JoinError::InvalidToken(InvalidTokenReason::NotForJoining));
             }
         };

@@ -1135,8 +1135,8 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
         };
         let (known, next) = ask(&state);
         assert!(known.is_ok() && next.is_ok(), "{part}");
-        let dismiss = Command::Dismiss { part: kind, name: part.name().clone() };
-        assert_eq!(apply(&mut state, at, Actor::Operator, dismiss), Ok(Done::Applied));
+        let revoke = Command::RevokePart { part: kind, name: part.name().clone() };
+        assert_eq!(apply(&mut state, at, Actor::Operator, revoke), Ok(Done::Applied));
         let (known, next) = ask(&state);
         assert_eq!(known, Err(Unauthenticated::Revoked { part: part.clone() }));
         assert!(matches!(next, Err(JoinError::NotPartOfCell { .. })), "{part}");
@@ -1145,7 +1145,7 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
 
 /// Records of revoked parts outlive every certificate issued before.
 #[test]
-fn dismissals_outlive_certificates() {
+fn revocations_outlive_certificates() {
     assert!(REVOCATION_RETENTION > CERTIFICATE_LIFETIME);
 }
 

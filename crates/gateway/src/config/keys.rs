@@ -35,7 +35,7 @@ pub(super) const KEYS: &[Key] = &[
     key("names_suffix", "\"cell.internal\"", "What names of tasks end with, after the cell's."),
     key("supervise_scheduler", "true", "Start a scheduler beside this master and keep it running."),
     key("poll_interval", "\"5s\"", "How often each agent is polled."),
-    key("silence_polls", "3", "Missed polls after which a machine counts as down."),
+    key("missed_polls", "3", "Missed polls after which a machine counts as down."),
     key(
         "down_per_minute",
         "6",
@@ -113,7 +113,7 @@ pub(super) const KEYS: &[Key] = &[
         "Most streams (watches) at once on one replica, over all callers, and ...",
     ),
     key("streams_per_user", "64", "... of one user; more are refused until others end."),
-    key("stream_patience", "\"60s\"", "A stream that nobody reads for so long is ended."),
+    key("stream_timeout", "\"60s\"", "A stream that nobody reads for so long is ended."),
     key("requests", "8192", "Most requests under way at once on one replica, and ..."),
     key("requests_per_user", "256", "... of one user."),
     key(
@@ -122,7 +122,7 @@ pub(super) const KEYS: &[Key] = &[
         "Most bytes of bodies, and of answers on their way, in memory at once, and ...",
     ),
     key("body_bytes_per_user", "\"64MiB\"", "... of one user."),
-    key("body_patience", "\"10s\"", "A body that stands still for so long is cut off."),
+    key("body_timeout", "\"10s\"", "A body that stands still for so long is cut off."),
     key("body_rate", "\"16KiB\"", "Bytes a second that a body has to come with, on average."),
     key("report_limit", "\"4MiB\"", "Largest report of an agent."),
     key("output_readers", "1024", "Most readers of tasks' output at once on one replica, and ..."),

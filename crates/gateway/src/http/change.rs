@@ -54,7 +54,7 @@ impl Api {
         let error = ApiError::from(rejection).with("index", index);
         let mut error = context.errors.attach_to(error);
         // The state has names; the rejection itself only has numbers.
-        let text_of = |state: &State| cellwright_cell::words::refusal(state, rejection);
+        let text_of = |state: &State| cellwright_cell::words::rejection(state, rejection);
         error.message = match rejection {
             // All jobs are searched, which must not block the applier of the log.
             Rejection::NoSuchJob(key) => {

@@ -5,8 +5,8 @@ use super::{Api, ApiResult, reply, view};
 use crate::membership;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
-    AddMaster, Changed, ClusterStatus, ConfirmMaster, Dismiss, DriverView, MasterStatus,
-    MemberView, NodeStatus, TaskCounts, WaitingReplica,
+    AddMaster, Changed, ClusterStatus, ConfirmMaster, DriverView, MasterStatus, MemberView,
+    NodeStatus, PartRevocation, TaskCounts, WaitingReplica,
 };
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::constraint::AttributeValue;
@@ -100,7 +100,7 @@ impl Api {
     /// certificate is still valid for no longer than a day.
     async fn revoke_replica(&self, member: Option<&str>) {
         let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
-        let command = Command::Dismiss { part: PartKind::Replica, name };
+        let command = Command::RevokePart { part: PartKind::Replica, name };
         let sent = async { self.handle.submit(&self.handle.own_caller()?, None, command).await };
         if let Err(error) = sent.await {
             tracing::warn!(%error, member, "a replica that was removed may still call");
@@ -109,14 +109,14 @@ impl Api {
 
     /// Revokes any part, when its certificate is in the wrong hands.
     pub(super) async fn revoke(&self, mut call: Call) -> ApiResult {
-        let Dismiss { part, name } = call.json(self).await?;
+        let PartRevocation { part, name } = call.json(self).await?;
         let present = |member: &cellwright_store::Member| member.peer.name == name.as_str();
         if part == PartKind::Replica && self.handle.status().members.values().any(present) {
             let message = format!("replica {name} is a member");
             return Err(ApiError::new(Code::WrongState, message)
                 .hint(format!("remove it: cell master remove {name}")));
         }
-        self.change(&call, Command::Dismiss { part, name }).await
+        self.change(&call, Command::RevokePart { part, name }).await
     }
 
     /// Membership changes are not commands of the log, so they are audited here.

@@ -36,7 +36,7 @@ const MAX_HISTORY: usize = 10;
 const MAX_GROUPS: usize = 8;
 const MAX_NAMED_TASKS: usize = 20;
 /// Code of the obstacle that no scheduler serves the job's shard.
-const SHARD_NOT_SERVED: &str = "lane-not-served";
+const SHARD_NOT_SERVED: &str = "shard-not-served";
 
 impl Api {
     pub(super) async fn explain_task(&self, call: Call) -> ApiResult {
@@ -173,8 +173,8 @@ impl Api {
         let (message, start) = match shard.as_str() {
             "" => ("no scheduler runs".to_owned(), "cell scheduler".to_owned()),
             name => (
-                format!("no scheduler serves lane {name}"),
-                format!("cell scheduler --lane {name}"),
+                format!("no scheduler serves scheduler shard {name}"),
+                format!("cell scheduler --shard {name}"),
             ),
         };
         Some(ObstacleView { code, message, hint: format!("start one with `{start}`") })

@@ -232,8 +232,8 @@ mod tests {
             text: "x".repeat(length),
             happened: String::new(),
             machine: None,
-            by: cellwright_cell::command::Actor::Operator,
-            what: EventKind::BoundsChanged,
+            actor: cellwright_cell::command::Actor::Operator,
+            kind: EventKind::BoundsChanged,
             reason: Reason::Requested,
         }
     }

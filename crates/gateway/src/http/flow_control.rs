@@ -29,7 +29,7 @@ pub struct FlowConfig {
     pub streams: usize,
     pub streams_per_user: usize,
     /// Write timeout of a stream.
-    pub stream_patience: Duration,
+    pub stream_timeout: Duration,
     pub requests: usize,
     pub requests_per_user: usize,
     pub body_bytes: usize,
@@ -51,7 +51,7 @@ impl Default for FlowConfig {
         FlowConfig {
             streams: 4096,
             streams_per_user: 64,
-            stream_patience: Duration::from_secs(60),
+            stream_timeout: Duration::from_secs(60),
             requests: 8192,
             requests_per_user: 256,
             body_bytes: 512 << 20,
@@ -102,7 +102,7 @@ impl FlowConfig {
 #[derive(Clone)]
 pub(super) struct FlowControl {
     pub streams: PermitPool,
-    pub stream_patience: Duration,
+    pub stream_timeout: Duration,
     pub requests: PermitPool,
     pub bodies: PermitPool,
     /// For messages of schedulers and replicas.
@@ -119,7 +119,7 @@ impl FlowControl {
                 per_caller_setting: ("streams_per_user", settings.streams_per_user),
                 total_setting: ("streams", settings.streams),
             }),
-            stream_patience: settings.stream_patience,
+            stream_timeout: settings.stream_timeout,
             requests: PermitPool::new(CallerLimit {
                 counted: "requests under way",
                 per_caller_setting: ("requests_per_user", settings.requests_per_user),
@@ -160,7 +160,7 @@ impl Api {
     ) -> ApiResult {
         let permit = self.flow.streams.acquire_one(&call.actor_text())?;
         let (to, from) = mpsc::channel(1);
-        spawn_request("a stream", forward_chunks(chunks, to, self.flow.stream_patience));
+        spawn_request("a stream", forward_chunks(chunks, to, self.flow.stream_timeout));
         // The permit is held by the connection's end of the stream, which a slow reader holds on
         // to.
         let body = stream::unfold((from, permit), |(mut from, permit)| async move {

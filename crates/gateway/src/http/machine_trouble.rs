@@ -54,7 +54,7 @@ impl MachineTroubles {
             return view;
         }
         let rejected = self.rejected_polls.get(&view.name).map(|refused| TroubleView {
-            what: Trouble::Refused,
+            kind: Trouble::Refused,
             since: ago(refused.lasted),
             reason: refused.reason.clone(),
             next: refused.next.clone(),
@@ -64,7 +64,7 @@ impl MachineTroubles {
             _ => ("no master hears its agent", SILENT_HINT),
         };
         let silent_trouble = TroubleView {
-            what: Trouble::Silent,
+            kind: Trouble::Silent,
             since: silent.map_or(view.since, |silent| ago(silent.0)),
             reason: reason.into(),
             next: next.into(),

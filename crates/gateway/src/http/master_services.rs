@@ -236,16 +236,16 @@ fn blob_error(error: BlobError) -> ApiError {
 fn event_record(state: &State, item: RecordedEvent) -> EventRecord {
     let RecordedEvent { index, position, object, reason_object: _, event } = item;
     let text = words::event_text(state, &event);
-    let machine = match event.what {
+    let machine = match event.kind {
         EventKind::Machine { .. } => Some(object.clone()),
         _ => event
             .mentioned_machine()
             .and_then(|machine| state.machines().get(machine).map(|row| row.spec.name.to_string())),
     };
     let cursor = Cursor { index, position };
-    let Event { at, by, what, reason } = event;
+    let Event { at, actor, kind, reason } = event;
     let (text, happened) = (text.with_name(&object), text.happened);
-    EventRecord { cursor, at, object, text, happened, machine, by, what, reason }
+    EventRecord { cursor, at, object, text, happened, machine, actor, kind, reason }
 }
 
 fn audit_view(item: AuditEntry) -> AuditView {

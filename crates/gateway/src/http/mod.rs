@@ -304,7 +304,7 @@ impl Api {
             O::AddUserToken => self.add_user_token(call).await,
             O::AddJoinToken => self.add_join_token(call).await,
             O::RevokeToken => self.revoke_token(call).await,
-            O::Dismiss => self.revoke(call).await,
+            O::RevokePart => self.revoke(call).await,
             O::ListCrons => self.list_crons(call).await,
             O::GetCron => self.get_cron(call).await,
             O::SetCron => self.set_cron(call).await,

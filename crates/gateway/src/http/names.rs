@@ -36,8 +36,8 @@ impl Api {
             let name = zone.task(key, task);
             Some(EndpointView { task, name, machine, address: found.address, ports: found.ports })
         });
-        let JobSize { tasks, healthy, unhealthy: ill } = job_size(state, key);
-        NameView { name: zone.job(key), endpoints: endpoints.collect(), tasks, healthy, ill }
+        let JobSize { tasks, healthy, unhealthy } = job_size(state, key);
+        NameView { name: zone.job(key), endpoints: endpoints.collect(), tasks, healthy, unhealthy }
     }
 
     /// Every frame is the whole answer, so there is nothing to resume.

@@ -135,7 +135,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
     let by_machine = result.by_machine();
     let rejected = result.verdict.as_ref().err().map(|rejection| {
         let mut error = FieldErrors::of_job(spec).attach_to(ApiError::from(rejection));
-        error.message = words::refusal(state, rejection);
+        error.message = words::rejection(state, rejection);
         error
     });
     let action = match &result.verdict {
@@ -152,7 +152,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
         version: result.current.as_ref().map(|before| before.version),
         submitted_at: result.current.as_ref().map(|before| before.submitted_at),
         closes_update: result.closes_update_to,
-        refused: rejected,
+        rejected,
         changes: old.as_ref().map(|old| field_diffs(old, spec)).unwrap_or_default(),
         class: old.filter(|old| **old != *spec).map(|old| spec_change::classify(&old, spec)),
         tasks: PlannedTasks {
@@ -210,7 +210,7 @@ fn planned_victims(evicted: &[Evicted]) -> Vec<PlannedVictim> {
         task: victim.task.name.clone(),
         priority: victim.priority,
         machine: victim.machine.name.clone(),
-        lands_on: victim.lands_on.as_ref().map(|machine| machine.name.clone()),
+        moves_to: victim.moves_to.as_ref().map(|machine| machine.name.clone()),
     };
     evicted.iter().take(MAX_VICTIMS).map(victim).collect()
 }

@@ -63,8 +63,8 @@ fn missing_options(
         None if dimension != short.dimension => 0,
         None if short.available > 0 => (granted.get(dimension)
             - short.available.min(granted.get(dimension)))
-        .saturating_add(short.asked),
-        None => charged.get(dimension).saturating_add(short.asked),
+        .saturating_add(short.requested),
+        None => charged.get(dimension).saturating_add(short.requested),
     };
     let missing =
         Dimension::ALL.into_iter().filter(|dimension| needed(*dimension) > granted.get(*dimension));
@@ -103,7 +103,7 @@ mod tests {
     fn as_much_is_to_be_granted_as_is_charged_and_asked_together() {
         let granted = Resources { cpu: 1000, ram: 1 << 30, ..Resources::ZERO };
         let charged = Resources { cpu: 250, ..Resources::ZERO };
-        let short = |dimension, asked, available| Shortfall { dimension, asked, available };
+        let short = |dimension, requested, available| Shortfall { dimension, requested, available };
         let disk = short(Dimension::Disk, 1 << 30, 0);
         let job = Resources { cpu: 100, ram: 1, disk: 1 << 30, disk_rate: 0 };
         assert_eq!(missing_options(granted, charged, Some(job), &disk), " --disk 1GiB");

@@ -20,9 +20,9 @@ pub(super) fn event_view(record: EventRecord) -> EventView {
         text: record.text,
         happened: record.happened,
         machine: record.machine,
-        by: record.by.to_string(),
-        reason_code: record.what.reason_code(&record.reason).into(),
-        what: record.what,
+        actor: record.actor.to_string(),
+        reason_code: record.kind.reason_code(&record.reason).into(),
+        kind: record.kind,
         reason: record.reason,
     }
 }

@@ -75,8 +75,8 @@ pub struct EventRecord {
     /// The machine that it is about, or on which it happened.
     pub machine: Option<String>,
     /// The actor.
-    pub by: Actor,
-    pub what: EventKind,
+    pub actor: Actor,
+    pub kind: EventKind,
     pub reason: Reason,
 }
 

@@ -55,7 +55,7 @@ impl Api {
         // The last item marks the end: an answer that was cut off must be recognisable as such.
         let pieces = pieces.map(Some).chain(stream::iter([None]));
         let (to, from) = mpsc::channel(1);
-        spawn_request("an answer", forward_chunks(pieces, to, self.flow.stream_patience));
+        spawn_request("an answer", forward_chunks(pieces, to, self.flow.stream_timeout));
         let body = stream::unfold(Some(from), |from| async move {
             let mut from = from?;
             match from.recv().await {

@@ -171,7 +171,7 @@ fn shape_set(priority: Priority, found: AvailableShapes) -> ShapeSet {
         easy_from,
         largest: largest.collect(),
         ladder: ladder.iter().map(shape_view).collect(),
-        asked: requested.as_ref().map(shape_view),
+        requested: requested.as_ref().map(shape_view),
         like: None,
     }
 }

@@ -4,8 +4,8 @@ use super::access::Viewer;
 use super::blobs::BlobUsage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
-    MachineView, NamedView, QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts,
-    TaskHealth, TaskView, TokenView, UserView,
+    MachineView, NamedView, QuotaView, ResourceOnMachine, ResourcePressureView, ResourceView,
+    TaskCounts, TaskHealth, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::credential::AccessToken;
@@ -215,13 +215,13 @@ pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Op
         available: available(row, load),
         available_prod: prod,
         tasks: load.tasks.len() as u32,
-        leaving: load.leaving,
+        stopping: load.stopping,
         named: named_resources(state, id, row, load),
         devices_used: load.devices.clone(),
         packages: row.packages.len() as u32,
         retained_bytes: row.retained.iter().map(|retained| retained.bytes).sum(),
         drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
-        shortages: row.shortages.iter().map(shortage).collect(),
+        resource_pressure: row.resource_pressure.iter().map(shortage).collect(),
         clock_ahead_ms: None,
         since: row.since,
         trouble: None,
@@ -267,8 +267,8 @@ pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
     disruption::disrupted_tasks(state, task).into_iter().find(is_over).map(|(job, _)| job)
 }
 
-fn shortage(row: &ResourcePressure) -> ShortageView {
-    ShortageView { dimension: row.dimension, since: row.since, over: row.asked == 0 }
+fn shortage(row: &ResourcePressure) -> ResourcePressureView {
+    ResourcePressureView { dimension: row.dimension, since: row.since, over: row.requested == 0 }
 }
 
 pub(super) fn user(state: &State, id: UserId) -> Option<UserView> {

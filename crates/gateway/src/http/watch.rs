@@ -294,7 +294,7 @@ impl JobWatch {
     fn collect_touched(&mut self, items: &[Arc<FeedItem>]) {
         let mut touched: BTreeMap<JobId, &str> = BTreeMap::new();
         for record in items.iter().map(|item| &item.record) {
-            if let EventKind::Job { job, .. } | EventKind::Task { job, .. } = &record.what {
+            if let EventKind::Job { job, .. } | EventKind::Task { job, .. } = &record.kind {
                 touched.insert(*job, &record.object);
             }
         }

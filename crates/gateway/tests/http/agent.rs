@@ -38,7 +38,7 @@ pub async fn stub_agent() -> String {
 }
 
 async fn holdings() -> Json<MachinePackages> {
-    Json(MachinePackages { given: 7, ..MachinePackages::default() })
+    Json(MachinePackages { to_machines: 7, ..MachinePackages::default() })
 }
 
 async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
@@ -363,7 +363,7 @@ async fn the_packages_of_a_machine_are_asked_of_its_agent() {
     assert_eq!((got.status, got.code()), (403, "not-allowed"), "{}", got.text);
     grant(&cell).await;
     let got = ask(&cell, PACKAGES).await;
-    assert_eq!((got.status, &got.body["given"]), (200, &json!(7)), "{}", got.text);
+    assert_eq!((got.status, &got.body["to_machines"]), (200, &json!(7)), "{}", got.text);
     let absent = ask(&cell, "GET /v1/machines/m9/packages").await;
     assert_eq!((absent.status, absent.code()), (404, "no-such-machine"), "{}", absent.text);
     let other = running(Some(&nobody)).await;

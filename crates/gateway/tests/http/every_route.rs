@@ -136,7 +136,7 @@ fn users(token: &str) -> Vec<Step> {
         step("POST /v1/tokens/join", join),
         step("GET /v1/tokens", NONE),
         step(&format!("DELETE /v1/tokens/{token}"), NONE),
-        step("POST /v1/dismissals", json!({ "part": "scheduler", "name": "s9" })),
+        step("POST /v1/revocations", json!({ "part": "scheduler", "name": "s9" })),
         step("PUT /v1/crons/root/tick", cron("*/5 * * * *")),
         step("PUT /v1/crons/root/tick", cron("*/6 * * * *")),
         step("GET /v1/crons/root/tick", NONE),

@@ -52,7 +52,7 @@ async fn a_lane_that_nobody_serves_is_the_first_reason() {
         cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
     }
     let no_holder = json!([{
-        "code": "lane-not-served",
+        "code": "shard-not-served",
         "message": "no scheduler runs",
         "hint": "start one with `cell scheduler`",
     }]);
@@ -60,9 +60,9 @@ async fn a_lane_that_nobody_serves_is_the_first_reason() {
     lease(&cell, "s1", "").await;
     assert_eq!(obstacles(&cell, "jfoo").await, json!([]));
     let no_lane = json!([{
-        "code": "lane-not-served",
-        "message": "no scheduler serves lane gpu",
-        "hint": "start one with `cell scheduler --lane gpu`",
+        "code": "shard-not-served",
+        "message": "no scheduler serves scheduler shard gpu",
+        "hint": "start one with `cell scheduler --shard gpu`",
     }]);
     assert_eq!(obstacles(&cell, "trains").await, no_lane);
     lease(&cell, "s2", "gpu").await;
@@ -149,7 +149,7 @@ async fn whoever_ran_in_an_alloc_set_that_was_stopped_is_told_so() {
         let found = found.as_array().unwrap().iter();
         found.map(|one| one["code"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(codes(&obstacles(&cell, "inside").await), ["lane-not-served"]);
+    assert_eq!(codes(&obstacles(&cell, "inside").await), ["shard-not-served"]);
     cell.must("DELETE /v1/jobs/ubar/pair", Value::Null).await;
     let obstacles_shown = obstacles(&cell, "inside").await;
     assert_eq!(codes(&obstacles_shown), ["no-alloc-set"]);

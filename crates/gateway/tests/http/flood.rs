@@ -91,7 +91,7 @@ fn report() -> AgentReport {
         tasks: vec![],
         packages: None,
         usage: vec![],
-        shortages: vec![],
+        resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
     }
 }

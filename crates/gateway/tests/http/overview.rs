@@ -55,7 +55,7 @@ async fn poll_measured(cell: &Cell, number: u64) {
     poll_agent(cell, number, vec![]).await;
 }
 
-async fn poll_agent(cell: &Cell, number: u64, shortages: Vec<ResourcePressureReport>) {
+async fn poll_agent(cell: &Cell, number: u64, resource_pressure: Vec<ResourcePressureReport>) {
     let report = AgentReport {
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
@@ -67,7 +67,7 @@ async fn poll_agent(cell: &Cell, number: u64, shortages: Vec<ResourcePressureRep
         tasks: vec![],
         packages: None,
         usage: vec![],
-        shortages,
+        resource_pressure,
         wall: cellwright_identity::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
@@ -101,15 +101,15 @@ async fn what_a_machine_is_short_of_is_in_the_picture_and_at_the_machine() {
     let mut number = 0;
     let machine = loop {
         number += 1;
-        poll_agent(&cell, number, vec![ResourcePressureReport { dimension, lasted, asked: 1 }])
+        poll_agent(&cell, number, vec![ResourcePressureReport { dimension, lasted, requested: 1 }])
             .await;
         let machine = cell.must("GET /v1/machines/m1", NONE).await.body["item"].clone();
-        if machine["shortages"] != json!([]) {
+        if machine["resource_pressure"] != json!([]) {
             break machine;
         }
         within(applied.changed()).await.unwrap();
     };
-    let short = &machine["shortages"][0];
+    let short = &machine["resource_pressure"][0];
     assert_eq!((&short["dimension"], &short["over"]), (&json!("disk_rate"), &json!(false)));
     assert_eq!(machine["available"]["cpu"], 0, "nothing for others");
     assert_ne!(machine["available_prod"]["cpu"], 0);

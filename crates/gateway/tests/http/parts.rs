@@ -89,7 +89,7 @@ fn report_of(machine: &str) -> AgentReport {
     let report = json!({
         "machine": machine, "incarnation": 1, "number": 1, "taken": { "era": 0, "index": 0 },
         "hang": false, "orders_digest": 0, "spec": null, "tasks": [], "packages": null,
-        "usage": [], "shortages": [], "wall": 1,
+        "usage": [], "resource_pressure": [], "wall": 1,
     });
     serde_json::from_value(report).unwrap()
 }

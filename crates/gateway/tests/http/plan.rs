@@ -63,7 +63,7 @@ async fn a_plan_tells_what_an_update_would_do_and_its_token_goes_stale_with_the_
     assert_eq!((&one["tasks"]["restarted"], &one["tasks"]["added"]), (&json!(2), &json!(1)));
     assert_eq!((&one["placed"], &one["pending"]), (&json!(1), &json!(0)));
     assert_eq!(one["disruption"]["tasks"], 2);
-    assert_eq!(one["obstacles"][0]["code"], "lane-not-served");
+    assert_eq!(one["obstacles"][0]["code"], "shard-not-served");
     // Nothing happened.
     let after = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
     assert_eq!(before, after);
@@ -88,7 +88,7 @@ async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
     let plan_view = plan(&cell, greedy).await;
     let rejected_job = &plan_view["jobs"][0];
     assert_eq!(rejected_job["action"], "refused");
-    assert_eq!(rejected_job["refused"]["code"], "quota-exceeded");
+    assert_eq!(rejected_job["rejected"]["code"], "quota-exceeded");
     let mut nowhere = job("jnew", 2);
     nowhere["priority"] = json!(0);
     nowhere["constraints"] =

@@ -33,7 +33,7 @@ async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
         tasks: vec![],
         packages: None,
         usage: vec![],
-        shortages: vec![],
+        resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(name("m7"))));
@@ -101,10 +101,10 @@ async fn replicas_and_schedulers_that_were_sent_away_are_remembered() {
     .await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
-    let got = cell.ask("POST /v1/dismissals", json!({ "part": "replica", "name": "m2" })).await;
+    let got = cell.ask("POST /v1/revocations", json!({ "part": "replica", "name": "m2" })).await;
     assert_eq!((got.status, got.code()), (409, "wrong-state"), "a member: {}", got.text);
     cell.must("DELETE /v1/masters/2", NONE).await;
-    cell.must("POST /v1/dismissals", json!({ "part": "scheduler", "name": "s1" })).await;
+    cell.must("POST /v1/revocations", json!({ "part": "scheduler", "name": "s1" })).await;
     let state = cell.handle().read().state;
     assert!(state.is_revoked(PartKind::Replica, &name("m2")));
     assert!(state.is_revoked(PartKind::Scheduler, &name("s1")));
@@ -112,7 +112,7 @@ async fn replicas_and_schedulers_that_were_sent_away_are_remembered() {
     // A user with the capability revokes it like any token.
     let listed = cell.must("GET /v1/tokens", NONE).await.body;
     let rows = listed["items"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["kind"]["dismissed"]["name"] == "s1").unwrap();
+    let row = rows.iter().find(|row| row["kind"]["revocation"]["name"] == "s1").unwrap();
     cell.must(&format!("DELETE /v1/tokens/{}", row["id"].as_str().unwrap()), NONE).await;
     assert!(!cell.handle().read().state.is_revoked(PartKind::Scheduler, &name("s1")));
 }

@@ -85,7 +85,7 @@ async fn users(cell: &Cell) {
     let kinds = tokens.body["items"].as_array().unwrap().iter().map(|token| &token["kind"]);
     let kinds: Vec<&Value> = kinds.collect();
     // The certificates of the removed machine are revoked by the other request.
-    let kept_out = json!({ "dismissed": { "part": "agent", "name": "m2" } });
+    let kept_out = json!({ "revocation": { "part": "agent", "name": "m2" } });
     let invited = json!({ "join_agent": { "machine": "m9" } });
     assert_eq!(kinds, [&kept_out, &invited], "{}", tokens.text);
     cell.must("DELETE /v1/users/ufoo", NONE).await;

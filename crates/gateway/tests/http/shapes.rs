@@ -99,11 +99,11 @@ async fn shapes_are_counted_for_both_kinds_of_work_and_for_what_is_asked() {
     let limits = json!({ "cpu": 300, "ram": 100 });
     let response = shapes(&cell, json!({ "limits": limits.clone(), "priority": 0 })).await;
     assert_eq!(response["sets"].as_array().unwrap().len(), 1);
-    assert_eq!(response["sets"][0]["asked"]["tasks"], 4);
+    assert_eq!(response["sets"][0]["requested"]["tasks"], 4);
     let only = json!({ "limits": limits, "selector": "zone=b", "priority": 100 });
     let only = shapes(&cell, only).await;
     let set = &only["sets"][0];
-    assert_eq!((&set["machines"], &set["asked"]["tasks"]), (&json!(1), &json!(3)), "{set}");
+    assert_eq!((&set["machines"], &set["requested"]["tasks"]), (&json!(1), &json!(3)), "{set}");
     let like = shapes(&cell, json!({ "like": { "user": "ubar", "job": "jfoo" } })).await;
     let like = &like["sets"][0]["like"];
     assert_eq!((&like["job"], &like["tasks"]), (&json!("ubar/jfoo"), &json!(1)), "{like}");

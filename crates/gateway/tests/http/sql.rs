@@ -135,10 +135,10 @@ async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
         hang: false,
         orders_digest: 7,
         spec: None,
-        tasks: vec![ObservedTask { task, attempt, saver: 0, state: running }],
+        tasks: vec![ObservedTask { task, attempt, log_saver_run: 0, state: running }],
         packages: None,
         usage: vec![TaskUsage { task, attempt, used }],
-        shortages: vec![],
+        resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));

@@ -43,14 +43,14 @@ fn agent(samples: &mut Samples) {
     assert_eq!(actions.len(), variants::<Action>());
     let task = |(at, action)| {
         json!({
-            "task": 10 + at, "attempt": 20 + at, "saver": 30 + at, "name": "u/j/0",
+            "task": 10 + at, "attempt": 20 + at, "log_saver_run": 30 + at, "name": "u/j/0",
             "action": action, "lease": 19,
         })
     };
     let tasks: Vec<Value> = actions.iter().enumerate().map(task).collect();
     let orders = json!({
         "epoch": { "era": 20, "index": 21 }, "tasks": tasks, "orders_digest": 22, "poll": 23,
-        "heard_ago": 24, "redial": "h", "is_dismissed": true, "incarnation": 25,
+        "last_contact_age": 24, "redirect": "h", "is_revoked": true, "incarnation": 25,
     });
     samples.one::<AgentOrders>("sample", orders);
     let holder = json!({ "machine": "m1", "address": "h:1" });

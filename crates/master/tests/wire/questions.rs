@@ -46,7 +46,7 @@ fn agent(samples: &mut Samples) {
     assert_eq!(states.len(), variants::<ObservedState>());
     let task = |(at, state): (usize, &Value)| {
         let (task, attempt, saver) = (10 + at, 30 + at, 50 + at);
-        json!({ "task": task, "attempt": attempt, "saver": saver, "state": state })
+        json!({ "task": task, "attempt": attempt, "log_saver_run": saver, "state": state })
     };
     let tasks: Vec<Value> = states.iter().enumerate().map(task).collect();
     let report = json!({
@@ -54,7 +54,7 @@ fn agent(samples: &mut Samples) {
         "hang": true, "orders_digest": 9, "spec": { "name": "m1", "capacity": amount() },
         "tasks": tasks, "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
         "usage": [{ "task": 10, "attempt": 11, "used": amount() }],
-        "shortages": [{ "dimension": "cpu", "lasted": 14, "asked": 15 }], "wall": 16,
+        "resource_pressure": [{ "dimension": "cpu", "lasted": 14, "requested": 15 }], "wall": 16,
     });
     samples.one::<AgentReport>("sample", report);
     let holders = json!({ "machine": "m1", "digest": "ab", "task": 3 });
@@ -94,7 +94,7 @@ fn forward() -> Value {
         { "Packages": { "machine": 7, "packages": [] } },
         { "Reservations": [] },
         { "LogSavers": { "machine": 8, "ends": [] } },
-        { "ResourcePressure": { "machine": 9, "incarnation": 10, "shortages": [] } },
+        { "ResourcePressure": { "machine": 9, "incarnation": 10, "resource_pressure": [] } },
     ]);
     assert_eq!(differences.as_array().map(Vec::len), Some(variants::<StateDifference>()));
     json!({

@@ -97,7 +97,7 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     let answer = query(&mut client, task_name, RecordType::TXT).await;
     assert_eq!(texts(&answer), [["state=stopping", "healthy=false"]]);
     let answer = query(&mut client, web, RecordType::TXT).await;
-    assert_eq!(texts(&answer), [["size=2", "healthy=1", "ill=1"]]);
+    assert_eq!(texts(&answer), [["size=2", "healthy=1", "unhealthy=1"]]);
     assert!(answer.answers.iter().all(|record| record.ttl <= 5), "promised");
     cell.ok(Command::StopJob { job: key("web"), expect: None });
     assert!((0..2).all(|index| cell.report(cell.task("web", index), Observed::Stopped)));

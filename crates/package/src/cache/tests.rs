@@ -256,7 +256,7 @@ async fn a_broken_package_is_not_waited_for_and_its_owner_is_told_why_each_time(
         let error = cache.obtain(&reference, sources(&[&away, &machine])).await.unwrap_err();
         assert!(error.is_retryable(), "{error}");
     }
-    assert!(!cache.status().shunned.contains(&"master".to_owned()), "other packages are fine");
+    assert!(!cache.status().avoided.contains(&"master".to_owned()), "other packages are fine");
     let right = Fake::new("master", true, Behavior::Honest, &content);
     cache.obtain(&reference, sources(&[&right])).await.unwrap();
 }
@@ -591,8 +591,8 @@ async fn who_gave_what_is_told() {
     assert!(by("liar").is_wrong && by("liar").bytes == 0, "{status:?}");
     assert!(by("m1").bytes >= body_bytes(&content) && !by("m1").is_wrong, "{status:?}");
     assert_eq!(by("master").bytes, 1 << 16, "the head and no more");
-    assert_eq!(status.shunned, ["liar"]);
-    assert!(first.status().given >= body_bytes(&content));
+    assert_eq!(status.avoided, ["liar"]);
+    assert!(first.status().to_machines >= body_bytes(&content));
     // Packages that were cached before have no sources.
     drop(second);
     let again = open(&folder, "second", PLENTY).status();

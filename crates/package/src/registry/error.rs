@@ -8,11 +8,11 @@ pub(super) use crate::path::printable;
 
 /// Why an image could not be pulled.
 #[derive(Debug, thiserror::Error)]
-#[error("{reference}: {asked}: {why}")]
+#[error("{reference}: {requested}: {why}")]
 pub struct RegistryError {
     pub reference: String,
     /// The part of the image that was requested.
-    pub asked: String,
+    pub requested: String,
     pub why: RegistryFailure,
 }
 

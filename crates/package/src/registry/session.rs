@@ -68,7 +68,7 @@ impl Session {
 
     /// An error about a part of the image.
     pub(super) fn error_for(&self, label: &str, why: RegistryFailure) -> RegistryError {
-        RegistryError { reference: self.reference.to_string(), asked: label.to_owned(), why }
+        RegistryError { reference: self.reference.to_string(), requested: label.to_owned(), why }
     }
 
     pub(super) fn backoff(&self, attempt: u32) -> Duration {

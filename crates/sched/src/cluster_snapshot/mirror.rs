@@ -33,7 +33,7 @@ impl DirtyRows {
     fn from_events(events: &[Event]) -> DirtyRows {
         let mut touched = DirtyRows::default();
         for event in events {
-            match &event.what {
+            match &event.kind {
                 EventKind::Task { task, job, .. } => {
                     touched.tasks.push(*task);
                     touched.jobs.insert(*job);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) struct Rescheduled {
     /// Where victims are placed; those missing here stay pending.
-    pub lands_on: BTreeMap<TaskId, MachineRef>,
+    pub moves_to: BTreeMap<TaskId, MachineRef>,
     /// Tasks that were evicted in turn, in that order.
     pub evicted_in_turn: Vec<TaskId>,
 }
@@ -41,7 +41,7 @@ pub(super) fn reschedule(
 ) -> Rescheduled {
     let mut scratch = scratch.clone();
     let mut known: BTreeSet<TaskId> = first.iter().copied().collect();
-    let mut rescheduled = Rescheduled { lands_on: BTreeMap::new(), evicted_in_turn: Vec::new() };
+    let mut rescheduled = Rescheduled { moves_to: BTreeMap::new(), evicted_in_turn: Vec::new() };
     let mut leaving = first.to_vec();
     loop {
         // Tasks inside an alloc go before the alloc.
@@ -57,12 +57,12 @@ pub(super) fn reschedule(
         let next = evicted_tasks(&scratch.state, &outcome);
         scratch.commit(&outcome);
         for task in &next {
-            rescheduled.lands_on.remove(task);
+            rescheduled.moves_to.remove(task);
         }
         let placed = outcome.plan.groups.iter().flat_map(|group| &group.assignments);
         for assignment in placed {
             let machine = names::machine_ref(&scratch.state, assignment.machine);
-            rescheduled.lands_on.insert(assignment.task, machine);
+            rescheduled.moves_to.insert(assignment.task, machine);
         }
         rescheduled.evicted_in_turn.extend(next.iter().copied().filter(|task| known.insert(*task)));
         if outcome.placed == 0 || next.is_empty() {
@@ -77,7 +77,7 @@ pub(super) fn reschedule(
 pub(super) fn describe_evicted(
     before: &State,
     tasks: &[TaskId],
-    lands_on: &BTreeMap<TaskId, MachineRef>,
+    moves_to: &BTreeMap<TaskId, MachineRef>,
 ) -> Vec<Evicted> {
     let evicted = |task: &TaskId| {
         let row = before.tasks().get(*task).filter(|row| row.state.holds_resources())?;
@@ -87,7 +87,7 @@ pub(super) fn describe_evicted(
             index: row.index,
             priority: before.spec_of(row)?.priority,
             machine: names::machine_ref(before, row.machine()?),
-            lands_on: lands_on.get(task).cloned(),
+            moves_to: moves_to.get(task).cloned(),
         })
     };
     let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();

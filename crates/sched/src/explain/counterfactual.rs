@@ -51,7 +51,7 @@ pub(super) fn pair_change(
     let limits = prepared.class.request.limits;
     let lowered = pair.amounts.map(|(d, at_most)| {
         let dimension = Dimension::ALL[usize::from(d)];
-        Lowered { dimension, asked: limits.get(dimension), at_most }
+        Lowered { dimension, requested: limits.get(dimension), at_most }
     });
     Counterfactual {
         change: Change::TwoResources(lowered),
@@ -109,23 +109,23 @@ fn to_change(prepared: &PreparedClass<'_>, possible_change: &PossibleChange) -> 
     Some(match possible_change.kind {
         ChangeKind::Resource(d) => {
             let dimension = Dimension::ALL[usize::from(d)];
-            Change::Resource { dimension, asked: request.limits.get(dimension), at_most }
+            Change::Resource { dimension, requested: request.limits.get(dimension), at_most }
         }
-        ChangeKind::Ports => Change::Ports { asked: u64::from(request.ports), at_most },
+        ChangeKind::Ports => Change::Ports { requested: u64::from(request.ports), at_most },
         ChangeKind::Named(i) => {
             let (id, amount) = request.named[i as usize];
             let name = prepared.snapshot.resource_name(id)?.clone();
-            Change::Named { name, asked: amount, at_most }
+            Change::Named { name, requested: amount, at_most }
         }
         ChangeKind::DeviceCount(position) => {
             let device = &request.devices[position as usize];
             let (kind, requested) = (device.kind.clone(), u64::from(device.count));
-            Change::DeviceCount { position, kind, asked: requested, at_most }
+            Change::DeviceCount { position, kind, requested, at_most }
         }
         ChangeKind::DeviceShares(position) => {
             let device = &request.devices[position as usize];
             let (kind, requested) = (device.kind.clone(), u64::from(device.milli));
-            Change::DeviceShares { position, kind, asked: requested, at_most }
+            Change::DeviceShares { position, kind, requested, at_most }
         }
         ChangeKind::Spread(i) => {
             let spread = request.spread[i as usize];

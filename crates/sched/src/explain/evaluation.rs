@@ -103,7 +103,8 @@ const FIRST_RESOLVABLE: InfeasibleReason = InfeasibleReason::StaticPort { port: 
 
 /// A machine under pressure accepts no more tasks, whichever leave.
 fn is_resolvable(infeasible_reason: &InfeasibleReason) -> bool {
-    *infeasible_reason >= FIRST_RESOLVABLE && *infeasible_reason != InfeasibleReason::MachineShort
+    *infeasible_reason >= FIRST_RESOLVABLE
+        && *infeasible_reason != InfeasibleReason::ResourcePressure
 }
 
 impl<'a> PreparedClass<'a> {
@@ -198,7 +199,7 @@ impl<'a> PreparedClass<'a> {
             if self.snapshot.machines.under_pressure[m]
                 && self.class.min_status > SchedulableStatus::UnderPressure
             {
-                evaluation.others.push(InfeasibleReason::MachineShort);
+                evaluation.others.push(InfeasibleReason::ResourcePressure);
             }
         } else {
             evaluation.others = feasible::all_reasons(self.snapshot, &self.bare_class, target);

@@ -283,7 +283,7 @@ impl Tally {
             InfeasibleReason::StaticPort { port, .. } => {
                 self.record_change(ChangeKind::StaticPort(*port), DROPPED, target)
             }
-            InfeasibleReason::DynamicPorts { asked: ports, available } => {
+            InfeasibleReason::DynamicPorts { requested: ports, available } => {
                 self.record_change(ChangeKind::Ports, u64::from(*available), target);
                 // A static port inside the range also uses up one of the chosen ones.
                 let range = prepared.snapshot.machines.ports[target.machine.slot()].range;
@@ -304,7 +304,7 @@ impl Tally {
             | InfeasibleReason::Volume(_)
             | InfeasibleReason::CrashedHere
             | InfeasibleReason::NoAllocHere
-            | InfeasibleReason::MachineShort
+            | InfeasibleReason::ResourcePressure
             | InfeasibleReason::MachineFull { .. }
             | InfeasibleReason::Resource(_) => {}
         }
@@ -485,7 +485,7 @@ fn first_subject(prepared: &PreparedClass<'_>, evaluation: &TargetEvaluation) ->
         };
     }
     match evaluation.others.first() {
-        Some(infeasible_reason) if *infeasible_reason != InfeasibleReason::MachineShort => {
+        Some(infeasible_reason) if *infeasible_reason != InfeasibleReason::ResourcePressure => {
             subject_of(prepared, infeasible_reason)
         }
         _ if evaluation.room_dimensions != 0 => {
@@ -515,7 +515,7 @@ fn subject_of(prepared: &PreparedClass<'_>, infeasible_reason: &InfeasibleReason
         }
         InfeasibleReason::StaticPort { port, .. } => ReasonSubject::StaticPort(*port),
         InfeasibleReason::DynamicPorts { .. } => ReasonSubject::DynamicPorts,
-        InfeasibleReason::Device { kind, asked: requested, milli, .. } => {
+        InfeasibleReason::Device { kind, requested, milli, .. } => {
             let same = |r: &DeviceRequest| {
                 r.kind == *kind && u32::from(r.count) == *requested && r.milli == *milli
             };
@@ -526,7 +526,7 @@ fn subject_of(prepared: &PreparedClass<'_>, infeasible_reason: &InfeasibleReason
             ReasonSubject::Named(at(request.named.iter().position(same)))
         }
         InfeasibleReason::Resource(shortfall) => ReasonSubject::Resource(shortfall.dimension as u8),
-        InfeasibleReason::MachineShort => ReasonSubject::UnderPressure,
+        InfeasibleReason::ResourcePressure => ReasonSubject::UnderPressure,
         InfeasibleReason::MachineFull { .. } => ReasonSubject::Full,
     }
 }

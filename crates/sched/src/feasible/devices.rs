@@ -68,7 +68,7 @@ fn choose_in_order(
             let kind = request.kind.clone();
             return Err(InfeasibleReason::Device {
                 kind,
-                asked: requested,
+                requested,
                 milli: request.milli,
                 available,
             });

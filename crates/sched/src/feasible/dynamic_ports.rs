@@ -35,7 +35,7 @@ pub(super) fn infeasible_reasons(
     }
     let available = available(snapshot, class, target.machine.slot(), target.without);
     if requested > available {
-        out.push(InfeasibleReason::DynamicPorts { asked: requested, available });
+        out.push(InfeasibleReason::DynamicPorts { requested, available });
     }
 }
 

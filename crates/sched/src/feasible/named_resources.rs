@@ -49,7 +49,7 @@ pub(super) fn infeasible_reasons(
             continue;
         };
         if let Some(name) = snapshot.resource_name(ask.0) {
-            out.push(InfeasibleReason::Named { name: name.clone(), asked: ask.1, available });
+            out.push(InfeasibleReason::Named { name: name.clone(), requested: ask.1, available });
         }
     }
 }

@@ -16,6 +16,6 @@ pub(super) fn infeasible_reasons(
     let under_pressure =
         snapshot.machines.under_pressure.get(target.machine.slot()).is_some_and(|short| *short);
     if under_pressure && class.min_status > SchedulableStatus::UnderPressure {
-        out.push(InfeasibleReason::MachineShort);
+        out.push(InfeasibleReason::ResourcePressure);
     }
 }

@@ -44,11 +44,7 @@ pub(super) fn infeasible_reasons(
         let first_short = [d + DIMENSIONS, d].into_iter().find(|i| class.need[*i] > room.free[*i]);
         if let Some(i) = first_short {
             let (requested, available) = (class.charge[i] as u64, room.free[i].max(0) as u64);
-            out.push(InfeasibleReason::Resource(Shortfall {
-                dimension,
-                asked: requested,
-                available,
-            }));
+            out.push(InfeasibleReason::Resource(Shortfall { dimension, requested, available }));
         }
     }
 }

@@ -281,10 +281,15 @@ impl World {
             }
             4 => {
                 let lasted = Span::seconds(60);
-                let report = ResourcePressureReport { dimension: Dimension::Cpu, lasted, asked: 1 };
-                let shortages = if row.accepts_only_prod() { vec![] } else { vec![report] };
+                let report =
+                    ResourcePressureReport { dimension: Dimension::Cpu, lasted, requested: 1 };
+                let resource_pressure = if row.accepts_only_prod() { vec![] } else { vec![report] };
                 let incarnation = row.incarnation;
-                self.apply_any(Command::SetShortages { machine, incarnation, shortages });
+                self.apply_any(Command::SetResourcePressure {
+                    machine,
+                    incarnation,
+                    resource_pressure,
+                });
             }
             _ => self.add_machine(),
         }

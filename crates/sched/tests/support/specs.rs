@@ -214,7 +214,7 @@ pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobS
     }
     if !inside && rng.one_in(5) {
         let bytes = spec.task.limits.disk / 2;
-        spec.retain_disk = Some(RetainDisk { bytes, keep: Span(3000), saver: None });
+        spec.retain_disk = Some(RetainDisk { bytes, keep: Span(3000), log_saver: None });
     } else if rng.one_in(4) {
         let other = TaskOverride { limits: Some(self::limits(rng, true)), ..Default::default() };
         spec.overrides.insert(rng.below(u64::from(count)) as u32, other);

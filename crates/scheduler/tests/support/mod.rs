@@ -139,7 +139,7 @@ impl MasterState {
     /// Number of tasks placed on machines so far.
     pub fn scheduled(&self) -> usize {
         let scheduled = |event: &&Event| {
-            matches!(event.what, EventKind::Task { change: TaskChange::Scheduled { .. }, .. })
+            matches!(event.kind, EventKind::Task { change: TaskChange::Scheduled { .. }, .. })
         };
         self.events.iter().filter(scheduled).count()
     }

@@ -146,7 +146,10 @@ impl AgentInvariants {
         let reported: BTreeSet<Attempt> = report
             .tasks
             .iter()
-            .map(|task| Attempt { saver: task.saver, ..Attempt::new(task.task, task.attempt) })
+            .map(|task| Attempt {
+                log_saver_run: task.log_saver_run,
+                ..Attempt::new(task.task, task.attempt)
+            })
             .collect();
         let owed =
             |attempt: &&Attempt| !reported.contains(attempt) && self.orders.contains_key(attempt);
@@ -155,7 +158,7 @@ impl AgentInvariants {
                 "a report says nothing of {attempt}, which began and is ordered"
             ));
         }
-        for task in report.tasks.iter().filter(|task| task.saver == 0) {
+        for task in report.tasks.iter().filter(|task| task.log_saver_run == 0) {
             let attempt = Attempt::new(task.task, task.attempt);
             let row = kernel.programs().get(&attempt);
             let is_unhealthy = row.is_some_and(|row| row.is_unhealthy_for_long(now));

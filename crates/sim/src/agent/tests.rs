@@ -25,7 +25,7 @@ fn work(words: &[&str]) -> RunSpec {
 
 fn order(task: u32, work: RunSpec) -> DesiredTask {
     let (name, action) = (format!("ubar/jfoo/{task}"), Order::Run(Box::new(work)));
-    DesiredTask { task: TaskId(task), attempt: 1, saver: 0, name, action, lease: None }
+    DesiredTask { task: TaskId(task), attempt: 1, log_saver_run: 0, name, action, lease: None }
 }
 
 fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
@@ -34,9 +34,9 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
         tasks: Some(tasks),
         orders_digest: index,
         poll: Span::seconds(10),
-        heard_ago: None,
-        redial: None,
-        is_dismissed: false,
+        last_contact_age: None,
+        redirect: None,
+        is_revoked: false,
         incarnation: 0,
     }
 }
@@ -132,11 +132,11 @@ fn a_machine_that_stays_short_asks_for_relief() {
     let batch = order(3, work(&["sim", "use", "90", "10"]));
     agent.apply_orders(answer(1, vec![sensitive(1, "400"), sensitive(2, "90"), batch]), 0, 0);
     run_until(&mut agent, 6000);
-    assert_eq!(agent.report(true, Time::ZERO, 6000).shortages, []);
+    assert_eq!(agent.report(true, Time::ZERO, 6000).resource_pressure, []);
     run_until(&mut agent, 10_000);
-    let shortages = agent.report(true, Time::ZERO, 10_000).shortages;
+    let resource_pressure = agent.report(true, Time::ZERO, 10_000).resource_pressure;
     let requests: Vec<(Dimension, u32)> =
-        shortages.iter().map(|s| (s.dimension, s.asked)).collect();
+        resource_pressure.iter().map(|s| (s.dimension, s.requested)).collect();
     assert_eq!(requests, [(Dimension::Cpu, 1)]);
 }
 

@@ -80,8 +80,8 @@ impl AgentLink {
             let replica = lock(&self.known_masters).replica();
             let stays = lock(&self.agent).bugs.knows_one_master;
             match self.call_replica(replica, true).await {
-                Ok((masters, redial)) => {
-                    lock(&self.known_masters).note_answer(masters.as_ref(), redial);
+                Ok((masters, redirect)) => {
+                    lock(&self.known_masters).note_answer(masters.as_ref(), redirect);
                 }
                 Err(MessageLost) if stays => {}
                 Err(MessageLost) => lock(&self.known_masters).note_failure(),
@@ -104,7 +104,7 @@ impl AgentLink {
         let answer = tokio::time::timeout(Duration::from_secs(3), call).await;
         let (orders, masters) = answer.map_err(|_| MessageLost)??;
         let orders = orders.ok_or(MessageLost)?;
-        let redial = orders.redial.clone();
+        let redirect = orders.redirect.clone();
         let mut agent = lock(&self.agent);
         if agent.incarnation() == incarnation {
             agent.apply_orders(orders, sent, self.now());
@@ -117,7 +117,7 @@ impl AgentLink {
                 self.node_address - FIRST_AGENT_ADDRESS
             ));
         }
-        Ok((masters, redial))
+        Ok((masters, redirect))
     }
 
     fn now(&self) -> u64 {

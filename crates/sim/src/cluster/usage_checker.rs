@@ -93,7 +93,7 @@ impl UsageChecker {
         }
         let since = *self.pressure_since.entry(number).or_insert(now);
         let row = state.machine_named(&spec.name).and_then(|id| state.machines().get(id));
-        let is_known = row.is_some_and(|row| !row.shortages.is_empty());
+        let is_known = row.is_some_and(|row| !row.resource_pressure.is_empty());
         if now - since > EVICTION_REQUEST_DELAY.0 + PRESSURE_REPORT_MILLIS && !is_known {
             let name = spec.name;
             return Err(CheckFailure(format!(

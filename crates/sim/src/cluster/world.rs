@@ -524,9 +524,9 @@ impl MasterSelector {
         replica_of_address(self.round.master()).unwrap_or(1)
     }
 
-    pub fn note_answer(&mut self, masters: Option<&MasterList>, redial: Option<String>) {
+    pub fn note_answer(&mut self, masters: Option<&MasterList>, redirect: Option<String>) {
         masters.map(|masters| self.masters.learn(masters));
-        self.round.on_answer(redial, Instant::now());
+        self.round.on_answer(redirect, Instant::now());
     }
 
     pub fn note_failure(&mut self) {

@@ -74,12 +74,14 @@ pub fn solve(state: &State, options: Options, seed: u64, executor: &dyn Executor
 /// The state rejected part of a plan. The scheduler and `apply` share one definition of "fits", so
 /// this is a bug of the program, and it is reported instead of being counted as pending.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{refused} of {groups} groups of the plan were refused, the first for {first}: {refusal}")]
+#[error(
+    "{refused} of {groups} groups of the plan were refused, the first for {first}: {rejection}"
+)]
 pub struct PlanRejected {
     pub refused: usize,
     pub groups: usize,
     pub first: String,
-    pub refusal: Rejection,
+    pub rejection: Rejection,
 }
 
 /// Applies the plan through `apply`.
@@ -94,13 +96,13 @@ pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRejected>
     let Command::CommitPlan(plan) = &entry.requests[0].command else { return Ok(events) };
     let refused = match verdict {
         Some(Ok(Done::Partly(refused))) => refused,
-        Some(Err(refusal)) => vec![(0, refusal)],
+        Some(Err(rejection)) => vec![(0, rejection)],
         _ => return Ok(events),
     };
-    let Some((position, refusal)) = refused.first().cloned() else { return Ok(events) };
+    let Some((position, rejection)) = refused.first().cloned() else { return Ok(events) };
     let first =
         plan.groups.get(position as usize).map_or_else(String::new, |g| group_name(state, g));
-    Err(PlanRejected { refused: refused.len(), groups: plan.groups.len(), first, refusal })
+    Err(PlanRejected { refused: refused.len(), groups: plan.groups.len(), first, rejection })
 }
 
 fn group_name(state: &State, group: &Group) -> String {

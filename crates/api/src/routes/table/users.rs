@@ -157,15 +157,15 @@ pub(super) const ROUTES: &[Route] = &[
         with_body(
             with_errors(
                 change(
-                    O::Dismiss,
+                    O::RevokePart,
                     Method::Post,
-                    "/v1/dismissals",
+                    "/v1/revocations",
                     "tokens",
                     "Stop listening to an agent, replica or scheduler until it joins again.",
                 ),
                 &[C::WrongState],
             ),
-            json!(Dismiss),
+            json!(PartRevocation),
         ),
         P::ManageUsers,
     ),

@@ -256,7 +256,7 @@ mod tests {
         let check = |change: fn(&mut CronSpec), want: &str| {
             let mut spec = (*cron(MissedRuns::Skip).spec).clone();
             change(&mut spec);
-            let error = spec.check().map_err(|refusal| refusal.to_string());
+            let error = spec.check().map_err(|rejection| rejection.to_string());
             assert!(error.as_ref().is_err_and(|text| text.contains(want)), "{error:?}: {want}");
         };
         check(|spec| spec.keep_runs = 0, "field keep_runs: value 0 is not valid; allowed: 1 to");

@@ -17,7 +17,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         }
     }
     for event in step.events {
-        let EventKind::Component(components::Event::Cron(event)) = &event.what else { continue };
+        let EventKind::Component(components::Event::Cron(event)) = &event.kind else { continue };
         let Event { cron, change } = event;
         let (CronChange::Fired { slot, .. }
         | CronChange::Skipped { slot }

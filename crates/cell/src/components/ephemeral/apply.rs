@@ -233,9 +233,9 @@ pub(super) fn first_nodes(
         }
         None => state.machines.iter().map(|(id, _)| id).filter(|id| matches(id)).collect(),
     };
-    let (matching, asked) = (ids.len() as u64, u64::from(num_nodes.unwrap_or(1)));
-    if matching < asked {
-        return Err(Rejection::TooFewNodes { matching, asked });
+    let (matching, requested) = (ids.len() as u64, u64::from(num_nodes.unwrap_or(1)));
+    if matching < requested {
+        return Err(Rejection::TooFewNodes { matching, requested });
     }
     ids.sort_unstable();
     Ok(ids)

@@ -228,7 +228,7 @@ fn render_victims(label: &str, victims: &[PlannedVictim], style: Style) -> Strin
         .iter()
         .take(MAX_VICTIMS)
         .map(|victim| {
-            let destination = victim.lands_on.clone().unwrap_or_else(|| "waits".into());
+            let destination = victim.moves_to.clone().unwrap_or_else(|| "waits".into());
             vec![
                 victim.task.clone(),
                 victim.priority.0.to_string(),

@@ -440,8 +440,8 @@ mod tests {
                 "attributes": {"os": {"text": "debian"}}, "power": null,
             },
             "reserved": zero, "prod_limits": zero, "limits": zero, "available": zero,
-            "available_prod": zero, "tasks": 0, "leaving": 0, "named": [], "devices_used": [],
-            "packages": 0, "retained_bytes": 0, "drain_waits": [], "shortages": [], "since": 0,
+            "available_prod": zero, "tasks": 0, "stopping": 0, "named": [], "devices_used": [],
+            "packages": 0, "retained_bytes": 0, "drain_waits": [], "resource_pressure": [], "since": 0,
         }));
         let job = serde_json::from_value(json!({
             "user": "ann", "name": "web", "state": "active", "version": 1, "redacted": false,

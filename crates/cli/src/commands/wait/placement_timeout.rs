@@ -110,7 +110,7 @@ async fn is_permanent(
     }
     let has_machines = |code: &str| why.reasons.iter().any(|r| r.code == code && r.machines > 0);
     // The only obstacle there is lack of free capacity, which is temporary.
-    if has_machines("machine-short") {
+    if has_machines("resource-pressure") {
         return Ok(false);
     }
     let is_away = |reason: &ReasonView| {

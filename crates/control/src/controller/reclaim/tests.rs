@@ -125,7 +125,7 @@ fn disk_that_will_be_retained_stays_reserved() {
     let keep = Span::seconds(60);
     let mut world = World::new(|spec| {
         spec.task.limits.disk = 10;
-        spec.retain_disk = Some(RetainDisk { bytes: 7, keep, saver: None });
+        spec.retain_disk = Some(RetainDisk { bytes: 7, keep, log_saver: None });
     });
     world.run(36_000, 10);
     assert_eq!((world.reserved(), world.cell.task("jfoo", 0).reservation.disk), (18, 7));

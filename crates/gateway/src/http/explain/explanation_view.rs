@@ -38,7 +38,7 @@ impl TaskHistory {
         let mut history = TaskHistory { from, ..TaskHistory::default() };
         let (mut warned, mut cause) = (None, None);
         for event in events.iter().filter(|event| event.at >= since) {
-            let EventKind::Task { attempt, change, .. } = &event.what else { continue };
+            let EventKind::Task { attempt, change, .. } = &event.kind else { continue };
             let view = event_view(state, event, *attempt);
             match change {
                 TaskChange::Left { notice, .. } => warned = Some((*attempt, *notice)),
@@ -354,7 +354,7 @@ fn stop_cause_text(cause: StopCause) -> &'static str {
         StopCause::Unhealthy => "it failed its health check and starts again here",
         StopCause::Killed => "its owner stopped it",
         StopCause::Rebalanced => "it is better off elsewhere",
-        StopCause::MachineShort => "its machine stays short although others are held back",
+        StopCause::ResourcePressure => "its machine stays short although others are held back",
     }
 }
 

@@ -196,7 +196,7 @@ fn never_fits(explanation: &Explanation) -> EtaView {
             .any(|reason| reason.code == infeasible_reason.code() && reason.machines > 0)
     };
     let awaits_alloc = explanation.too_large.is_empty() && is_for(InfeasibleReason::NoAllocHere);
-    if explanation.once_open > 0 || is_for(InfeasibleReason::MachineShort) || awaits_alloc {
+    if explanation.once_open > 0 || is_for(InfeasibleReason::ResourcePressure) || awaits_alloc {
         no_eta("closed", "the machines that could take it are closed to it now")
     } else {
         no_eta("never-fits", "no machine that is up could take it even when empty")
@@ -266,10 +266,10 @@ mod tests {
             basis(&Explanation { once_open: 2, ..infeasible("machine-draining") }),
             "closed"
         );
-        assert_eq!(basis(&infeasible("machine-short")), "closed");
+        assert_eq!(basis(&infeasible("resource-pressure")), "closed");
         let inside = infeasible("no-alloc-here");
         assert_eq!(basis(&inside), "closed");
-        let too_large = vec![TooLarge { dimension: Dimension::Cpu, asked: 2, largest: 1 }];
+        let too_large = vec![TooLarge { dimension: Dimension::Cpu, requested: 2, largest: 1 }];
         assert_eq!(basis(&Explanation { too_large, ..inside }), "never-fits");
     }
 

@@ -445,8 +445,8 @@ async fn forward(
         .to_lowercase()
         .contains(&format!("proxy-authorization: {expected_login}").to_lowercase())
     {
-        let refusal = b"HTTP/1.1 407 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        return stream.write_all(refusal).await;
+        let rejection = b"HTTP/1.1 407 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        return stream.write_all(rejection).await;
     }
     let mut inner = TcpStream::connect(to).await?;
     if head.starts_with("CONNECT ") {

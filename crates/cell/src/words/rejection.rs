@@ -24,11 +24,12 @@ pub fn verdict(state: &State, verdict: &Verdict) -> String {
         }
         Ok(Done::Job { became, version, closed }) => job_applied(*became, *version, *closed),
         Ok(Done::Partly(refused)) => {
-            let item = |(at, why): &(u32, Rejection)| format!("item {at}: {}", refusal(state, why));
+            let item =
+                |(at, why): &(u32, Rejection)| format!("item {at}: {}", rejection(state, why));
             let list: Vec<String> = refused.iter().map(item).collect();
             format!("done in part; refused: {}", list.join("; "))
         }
-        Err(why) => format!("refused: {}", refusal(state, why)),
+        Err(why) => format!("refused: {}", rejection(state, why)),
     }
 }
 
@@ -45,14 +46,14 @@ fn job_applied(became: ApplyOutcome, version: u32, closed: Option<u32>) -> Strin
 
 /// Why a command did not take effect, with names for rows.
 #[must_use]
-pub fn refusal(state: &State, refusal: &Rejection) -> String {
-    Sentence { refusal, names: Some(state) }.to_string()
+pub fn rejection(state: &State, rejection: &Rejection) -> String {
+    Sentence { rejection, names: Some(state) }.to_string()
 }
 
 /// With numbers for rows: who shows it has no state.
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Sentence { refusal: self, names: None }.fmt(f)
+        Sentence { rejection: self, names: None }.fmt(f)
     }
 }
 
@@ -65,14 +66,14 @@ pub fn bad_field(field: &str, value: &str, allowed: &str) -> String {
 }
 
 struct Sentence<'a> {
-    refusal: &'a Rejection,
+    rejection: &'a Rejection,
     names: Option<&'a State>,
 }
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Rejection as R;
-        match self.refusal {
+        match self.rejection {
             R::NotAllowed { user, capability } => {
                 write!(f, "user {user} lacks the capability {capability}")
             }
@@ -93,8 +94,8 @@ impl fmt::Display for Sentence<'_> {
                 &allowed.to_string(),
             )),
             R::BadToken { id, flaw } => write!(f, "token {id} lets nobody in: {flaw}"),
-            R::BadLevel { asked, found, is_last } => {
-                write!(f, "level {asked} cannot follow level {found}; allowed: ")?;
+            R::BadLevel { requested, found, is_last } => {
+                write!(f, "level {requested} cannot follow level {found}; allowed: ")?;
                 if *is_last {
                     write!(f, "{found}, the highest this build knows")
                 } else {
@@ -128,8 +129,8 @@ impl fmt::Display for Sentence<'_> {
     }
 }
 
-fn missing(refusal: &Rejection) -> Option<String> {
-    Some(match refusal {
+fn missing(rejection: &Rejection) -> Option<String> {
+    Some(match rejection {
         Rejection::NoSuchUser(name) => format!("there is no user {name}"),
         Rejection::NoSuchJob(key) => format!("there is no job {key}"),
         Rejection::NoSuchMachine(name) => format!("there is no machine {name}"),
@@ -149,8 +150,8 @@ fn missing(refusal: &Rejection) -> Option<String> {
 }
 
 /// More than a quota, a bound or the state has room for.
-fn too_much(refusal: &Rejection) -> Option<String> {
-    Some(match refusal {
+fn too_much(rejection: &Rejection) -> Option<String> {
+    Some(match rejection {
         Rejection::QuotaExceeded { user, band, shortfall } => {
             format!("quota of {user} in band {band} does not suffice: {shortfall}")
         }
@@ -164,14 +165,14 @@ fn too_much(refusal: &Rejection) -> Option<String> {
                  {limit}"
             )
         }
-        Rejection::OverBound { user, what, held, asked, most } => {
+        Rejection::OverBound { user, what, held, requested, most } => {
             format!(
-                "user {user} has {held} {what} and asks for {asked} more; at most {most} for each \
-                 user"
+                "user {user} has {held} {what} and asks for {requested} more; at most {most} for \
+                 each user"
             )
         }
-        Rejection::TooFewNodes { matching, asked } => {
-            format!("{matching} nodes have that much available, {asked} are asked")
+        Rejection::TooFewNodes { matching, requested } => {
+            format!("{matching} nodes have that much available, {requested} are asked")
         }
         Rejection::Full(storage) => format!("the state cannot hold more {storage}"),
         _ => return None,
@@ -182,7 +183,7 @@ impl Sentence<'_> {
     /// Those that are about rows, which have names in a state.
     fn of_rows(&self) -> String {
         use Rejection as R;
-        match self.refusal {
+        match self.rejection {
             R::StaleAttempt { task, expected, found } => {
                 format!("{} is at attempt {found}, not {expected}", self.task(*task))
             }
