@@ -74,7 +74,7 @@ pub enum Unauthenticated {
 }
 
 /// The reason code for a part whose certificates were revoked.
-pub const REVOKED: &str = "revocation";
+pub const REVOKED: &str = "revoked";
 
 impl Unauthenticated {
     /// Stable code for programs and the audit log.
