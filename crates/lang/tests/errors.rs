@@ -90,7 +90,7 @@ fn one_of_each_kind_is_told_in_one_go() {
         (19, "task.limits.ram: 1048576 is not valid"),
         (20, "task.command: [] is not valid"),
         (21, "preemption_notice_max: 5000 is not valid"),
-        (23, "constraints.0: "),
+        (23, "constraints[0]: "),
         (25, "\"* * * *\": number of fields \"4\" is not valid"),
         (26, "500 is out of range"),
         (27, "`cpu` is missing"),
