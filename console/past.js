@@ -22,7 +22,7 @@ const EVENTS = `select time, log_index, position, kind, object, event,
 
 /** A row of the history in the shape of the feed. */
 function event([at, index, position, kind, object, change, happened]) {
-  return { cursor: `${index}-${position}`, at, object, happened, what: { [kind]: { change } } };
+  return { cursor: `${index}-${position}`, at, object, happened, kind: { [kind]: { change } } };
 }
 
 async function fromHistory({ where, args }) {

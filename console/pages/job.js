@@ -19,7 +19,7 @@ function place(event) {
 const TONES = {
   failed: "bad", failed_for_good: "bad", gave_up: "bad", lost: "bad", down: "bad", never_ran: "bad",
   started: "good", up: "good", finished: "good", succeeded: "good",
-  evicted: "warn", stopping: "warn", drain_started: "warn", over_committed: "warn", short: "warn",
+  evicted: "warn", stopping: "warn", drain_started: "warn", over_committed: "warn", pressure_reported: "warn",
 };
 
 function toneOf(event) {
