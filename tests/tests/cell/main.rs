@@ -167,7 +167,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     check(&["machine", "rm", "absent"], 1, "absent");
     let removed = stdout_of(&[&at[..], &["machine", "rm", "dev-0"]].concat());
     assert!(removed.contains("start `cell dev` again"), "{removed}");
-    let revoked = stdout_of(&[&at[..], &["token", "revoke_part", "--scheduler", "s9"]].concat());
+    let revoked = stdout_of(&[&at[..], &["token", "revoke", "--scheduler", "s9"]].concat());
     assert!(revoked.starts_with("scheduler s9 is revoked\n"), "{revoked}");
     let by_address = support::command(&["job", "status", "dev/huge"])
         .env("CELL_ADDR", format!("http://{address}"))
@@ -175,7 +175,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
         .expect("cell runs");
     assert!(by_address.status.success(), "{}", text(&by_address.stderr));
     assert!(text(&by_address.stdout).contains("dev/huge"));
-    let nobody = cell(&[&at[..], &["token", "revoke_part"]].concat());
+    let nobody = cell(&[&at[..], &["token", "revoke"]].concat());
     assert_eq!(nobody.status.code(), Some(2));
     assert!(text(&nobody.stderr).contains("--agent"), "{}", text(&nobody.stderr));
     running.stop();

@@ -342,10 +342,10 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     assert_eq!(gone.status.code(), Some(1));
     let again = cell(&["--master", &address, "job", "status", "ann/work"]);
     assert_eq!(again.status.code(), Some(1), "her jobs are forgotten with her");
-    at(&["token", "revoke_part", "--scheduler", "s9"]);
+    at(&["token", "revoke", "--scheduler", "s9"]);
     let tokens = json(&["--master", &address, "token", "ls", "-o", "json"]);
     let id = tokens[0]["id"].as_str().unwrap();
-    assert!(at(&["token", "ls", "-o", "wide"]).contains("scheduler s9 was sent away"));
+    assert!(at(&["token", "ls", "-o", "wide"]).contains("scheduler s9 is revoked"));
     at(&["token", "revoke", id]);
     assert_eq!(at(&["token", "ls"]), "");
     running.stop();
