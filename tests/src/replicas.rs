@@ -337,7 +337,7 @@ pub fn settings(contexts: &Path) -> ApiClientConfig {
     let contexts = Contexts::load(contexts).expect("contexts");
     let (name, context) = contexts.pick(None).expect("a current context");
     ApiClientConfig {
-        tls: context.tls(name).expect("papers").map(Arc::new),
+        tls: context.tls(name).expect("credentials").map(Arc::new),
         token: context.token.clone(),
         connect_timeout: Duration::from_millis(500),
         attempt_timeout: Duration::from_millis(500),

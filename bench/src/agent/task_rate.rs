@@ -116,13 +116,13 @@ fn launch(command: Vec<String>, dir: &std::path::Path) -> Launch {
         command,
         env: vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())],
         directory: dir.to_owned(),
-        identity: None,
+        run_as: None,
         logs: LogSettings { file_bytes: 1 << 20, files: 2, rate: 1 << 20 },
         lease_until: None,
         max_run: None,
         group: None,
         container: None,
         secrets: None,
-        papers: None,
+        identity_dir: None,
     }
 }

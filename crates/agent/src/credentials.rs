@@ -103,8 +103,8 @@ impl TaskCertifier {
     pub async fn keep_fresh(&self, attempt: Attempt, folder: &Path) {
         let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
         let dir = launch.as_ref().and_then(|launch| {
-            let owner = launch.container.as_ref().map(|at| at.owner).or(launch.identity);
-            Some((launch.papers.clone()?, owner))
+            let owner = launch.container.as_ref().map(|at| at.owner).or(launch.run_as);
+            Some((launch.identity_dir.clone()?, owner))
         });
         let Some((dir, owner)) = dir else { return std::future::pending().await };
         let mut clients = self.client.subscribe();
@@ -115,7 +115,7 @@ impl TaskCertifier {
         let Some(client) = client else { return std::future::pending().await };
         loop {
             let left =
-                certificate_holder(&dir).map(|holder| duration_between(wall(), holder.renew_at()));
+                read_certificate(&dir).map(|holder| duration_between(wall(), holder.renew_at()));
             if let Some(left) = left.filter(|left| !left.is_zero()) {
                 sleep(left.min(MAX_CHECK_INTERVAL)).await;
                 continue;
@@ -125,7 +125,7 @@ impl TaskCertifier {
             }
             // A new certificate can be due as well, when clocks differ: the pause keeps the agent
             // from asking masters without end.
-            sleep(pause(certificate_holder(&dir).as_ref())).await;
+            sleep(retry_interval(read_certificate(&dir).as_ref())).await;
         }
     }
 }
@@ -135,12 +135,12 @@ fn duration_between(from: Time, to: Time) -> Duration {
 }
 
 /// The certificate in a folder; none where there is none that can be read.
-fn certificate_holder(dir: &Path) -> Option<TaskCertificate> {
+fn read_certificate(dir: &Path) -> Option<TaskCertificate> {
     TaskCertificate::from_pem(&read(&dir.join(CERTIFICATE_FILE)).ok()?).ok()
 }
 
-/// Interval until the next renewal, whether the last one succeeded or not.
-fn pause(holder: Option<&TaskCertificate>) -> Duration {
+/// The shortest interval between two attempts to renew, whether the last one succeeded or not.
+fn retry_interval(holder: Option<&TaskCertificate>) -> Duration {
     let lifetime =
         holder.map(|holder| duration_between(issued_at(holder.from, holder.until), holder.until));
     lifetime.map_or(LATER_RETRY_INTERVAL, |life| {
@@ -229,16 +229,16 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn renewals_are_as_far_apart_as_the_life_of_a_certificate_allows() {
+    fn attempts_to_renew_are_as_far_apart_as_the_life_of_a_certificate_allows() {
         let of = |seconds: u64| TaskCertificate {
             uri: "spiffe://a/b".into(),
             from: Time(1_000_000),
             until: Time(1_000_000).plus(NOT_BEFORE_BACKDATE).plus(Span::seconds(seconds)),
         };
-        assert_eq!(pause(None), LATER_RETRY_INTERVAL);
-        assert_eq!(pause(Some(&of(3600))), LATER_RETRY_INTERVAL);
-        assert_eq!(pause(Some(&of(10))), Duration::from_millis(500));
-        assert_eq!(pause(Some(&of(0))), RETRY_INTERVAL);
+        assert_eq!(retry_interval(None), LATER_RETRY_INTERVAL);
+        assert_eq!(retry_interval(Some(&of(3600))), LATER_RETRY_INTERVAL);
+        assert_eq!(retry_interval(Some(&of(10))), Duration::from_millis(500));
+        assert_eq!(retry_interval(Some(&of(0))), RETRY_INTERVAL);
     }
 
     #[test]

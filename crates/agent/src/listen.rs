@@ -140,7 +140,7 @@ impl Listener {
                 }
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, remote)) => {
-                        connections.spawn(server.clone().serve_tls(stream, remote));
+                        connections.spawn(server.clone().serve(stream, remote));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "accept failed");
@@ -203,7 +203,7 @@ impl Handlers {
     }
 }
 
-/// An authenticated caller.
+/// The kind of caller on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Peer {
     /// A master of an open cell: may access everything, with its token.
@@ -235,11 +235,11 @@ struct ConnectionServer {
 }
 
 impl ConnectionServer {
-    async fn serve_tls(self, stream: TcpStream, remote: SocketAddr) {
+    async fn serve(self, stream: TcpStream, remote: SocketAddr) {
         // Small answers must not wait for more to send. A failure only costs time.
         let _ = stream.set_nodelay(true);
         let (cell, config, membership) = match &self.access {
-            Access::Parts { cell, config, membership: standing, .. } => (cell, config, standing),
+            Access::Parts { cell, config, membership, .. } => (cell, config, membership),
             Access::Open(masters) => {
                 let peer = Peer::OpenCell(masters.clone());
                 return self.serve_open(stream, remote, peer).await;
@@ -277,7 +277,7 @@ impl ConnectionServer {
             },
             _ => None,
         };
-        let peer = AuthenticatedPeer {
+        let peer = ConnectionPeer {
             peer,
             until: holder.effective_expiry(),
             part: Some((membership.clone(), part, name.clone())),
@@ -291,7 +291,7 @@ impl ConnectionServer {
     async fn serve_open(self, stream: TcpStream, remote: SocketAddr, peer: Peer) {
         let stranger = self.strangers.admit(remote.ip());
         let authenticated = Arc::new(Notify::new());
-        let peer = AuthenticatedPeer {
+        let peer = ConnectionPeer {
             peer,
             until: Time::NEVER,
             part: None,
@@ -316,16 +316,16 @@ impl ConnectionServer {
 
 /// Who is on the other end of a connection, and until when that holds.
 #[derive(Clone)]
-struct AuthenticatedPeer {
+struct ConnectionPeer {
     peer: Peer,
     until: Time,
     /// Absent in an open cell.
     part: Option<(Arc<MembershipCache>, PartKind, Name)>,
-    /// Notified of every request that is answered.
+    /// Notified of every request that is allowed.
     authenticated: Arc<Notify>,
 }
 
-async fn serve_connection<S>(stream: S, router: Router, peer: AuthenticatedPeer)
+async fn serve_connection<S>(stream: S, router: Router, peer: ConnectionPeer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -342,12 +342,12 @@ where
 
 async fn handle_request(
     router: Router,
-    peer: AuthenticatedPeer,
+    peer: ConnectionPeer,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    let AuthenticatedPeer { peer, until, part, authenticated } = peer;
+    let ConnectionPeer { peer, until, part, authenticated } = peer;
     // The handshake checked this too, but connections are long-lived.
-    let late = until <= wall();
+    let has_expired = until <= wall();
     let is_open_cell = matches!(peer, Peer::OpenCell(_));
     let stranger = match &peer {
         Peer::OpenCell(masters) => is_from_web_page(&request) || !has_token(&request, masters),
@@ -355,10 +355,10 @@ async fn handle_request(
     };
     // Checked for each request: connections are long-lived, and parts are removed from the cell.
     let is_revoked = match &part {
-        Some((standing, part, name)) => !standing.is_member(*part, name).await,
+        Some((membership, part, name)) => !membership.is_member(*part, name).await,
         None => false,
     };
-    if late || stranger || is_revoked || !peer.may_access(request.uri().path()) {
+    if has_expired || stranger || is_revoked || !peer.may_access(request.uri().path()) {
         let error = ApiError::new(Code::NotAllowed, "this is not for whoever asks");
         let error = if is_open_cell { error.hint(DEV_ACCOUNT_HINT) } else { error };
         return Ok(ErrorResponse(error).into_response());

@@ -1,5 +1,6 @@
-//! A copy-on-write ordered map in shards: a clone costs one reference count; the first write after
-//! a clone copies one shard and the list of shards, not the whole map.
+//! A copy-on-write map in shards by the hash of the key: a clone costs one reference count; the
+//! first write after a clone copies one shard and the list of shards, not the whole map. Keys are
+//! in order inside a shard alone; `in_order` merges the shards.
 
 use serde::Serialize;
 use std::cmp::Reverse;

@@ -1,8 +1,9 @@
-//! Log time. The core has no clock: the proposer stamps every entry, and time only moves forward.
+//! Time as a number. In the replicated state it is log time: the core has no clock, the proposer
+//! stamps every entry, and it only moves forward. Processes use the type for their own clocks too.
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch, as written in the log.
+/// Milliseconds since the Unix epoch; of log time where a row, command or entry holds it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -32,7 +32,7 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     pub directory: PathBuf,
     /// User and group to run as. Absent: those of the agent.
-    pub identity: Option<(u32, u32)>,
+    pub run_as: Option<(u32, u32)>,
     pub logs: LogSettings,
     /// Killed at this time of the boot clock, unless the lease is renewed.
     pub lease_until: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Launch {
     /// The folder of its secrets, which is removed when it ends.
     pub secrets: Option<PathBuf>,
     /// The folder of its identity, which is removed when it ends.
-    pub papers: Option<PathBuf>,
+    pub identity_dir: Option<PathBuf>,
 }
 
 /// A container whose bundle is on disk, for the runtime to create and start.

@@ -43,7 +43,7 @@ impl Sandbox {
             None => None,
         };
         let secret_dirs =
-            [&launch.secrets, &launch.papers].into_iter().flatten().cloned().collect();
+            [&launch.secrets, &launch.identity_dir].into_iter().flatten().cloned().collect();
         Ok(Sandbox { group, container, secret_dirs })
     }
 

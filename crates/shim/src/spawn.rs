@@ -155,7 +155,7 @@ fn pipes(owner: Option<(u32, u32)>) -> io::Result<(Pipes, PipeWriter, PipeWriter
 
 fn spawn_plain(launch: &Launch) -> io::Result<(Pid, Pipes)> {
     let (program, arguments) = split_command(&launch.command)?;
-    let (pipes, stdout, stderr) = pipes(launch.identity)?;
+    let (pipes, stdout, stderr) = pipes(launch.run_as)?;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -166,16 +166,15 @@ fn spawn_plain(launch: &Launch) -> io::Result<(Pid, Pipes)> {
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr);
-    if let Some((user, group)) = launch.identity {
+    if let Some((user, group)) = launch.run_as {
         command.uid(user).gid(group);
     }
     Ok((to_pid(command.spawn()?.id())?, pipes))
 }
 
 fn spawn_in_group(launch: &Launch, group: &Group) -> io::Result<(Pid, Pipes)> {
-    let (pipes, stdout, stderr) = pipes(launch.identity)?;
-    let program =
-        waiting_program(&launch.command, &launch.directory, launch.identity, &launch.env)?;
+    let (pipes, stdout, stderr) = pipes(launch.run_as)?;
+    let program = waiting_program(&launch.command, &launch.directory, launch.run_as, &launch.env)?;
     let (mut command, release_handle) = program.into_parts();
     let mut child = command.stdout(stdout).stderr(stderr).spawn()?;
     drop(command);

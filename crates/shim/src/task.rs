@@ -124,7 +124,7 @@ impl Task {
             self.cause = Some(ExitCause::Told);
             if grace > 0 {
                 self.signal(Signal::TERM);
-                self.was_warned = !self.ignores_signal(Signal::TERM);
+                self.was_warned = !self.is_signal_dropped_by_kernel(Signal::TERM);
                 if !self.was_warned {
                     self.kill_at = Some(boot::now());
                 }
@@ -143,7 +143,7 @@ impl Task {
 
     /// The kernel drops every signal to the first process of a container that it does not handle
     /// itself, where any other would end. It is to end all the same.
-    fn ignores_signal(&self, signal: Signal) -> bool {
+    fn is_signal_dropped_by_kernel(&self, signal: Signal) -> bool {
         let Some(_) = &self.sandbox.container else { return false };
         let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
         let text = std::fs::read_to_string(path).unwrap_or_default();

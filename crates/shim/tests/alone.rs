@@ -39,14 +39,14 @@ fn write_launch(folder: &Folder, command: &[&str], group: Option<String>) {
         command: command.iter().map(ToString::to_string).collect(),
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         directory: folder.0.clone(),
-        identity: None,
+        run_as: None,
         logs: LogSettings { file_bytes: 4096, files: 2, rate: 4096 },
         lease_until: None,
         max_run: None,
         group,
         container: None,
         secrets: None,
-        papers: None,
+        identity_dir: None,
     };
     record::write(&folder.0.join(LAUNCH), &launch, Durability::Process).unwrap();
 }

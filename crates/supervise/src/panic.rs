@@ -158,7 +158,7 @@ impl<F: Future> Future for CatchPanic<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let point = self.point;
-        // Polled after its end, which no caller does.
+        // Taken by `drop` alone, after which nobody can poll.
         let Some(work) = self.work.as_mut() else { return Poll::Pending };
         let poll = || {
             if let Some(point) = point {

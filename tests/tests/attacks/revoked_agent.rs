@@ -31,7 +31,7 @@ fn start(master: &SecureMaster, machine: &str) -> (Process, String) {
 /// Asks the agent of n1 for a package that nobody has, with the certificate of n2.
 async fn fetch(master: &SecureMaster, address: &str) -> ClientError {
     let client = master.client_of("n2");
-    let dialler = master.identity("n2").access(&client).expect("papers").dialler();
+    let dialler = master.identity("n2").access(&client).expect("credentials").dialler();
     let n1 = Name::new("n1").expect("a name");
     let path = format!("{PACKAGE_PATH}/{}", "ab".repeat(32));
     match dialler.dial(&n1, address).await {

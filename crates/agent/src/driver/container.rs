@@ -301,7 +301,7 @@ impl Driver for ContainerDriver {
         spec.binds.extend(ports.as_ref().map(|ports| file(ports, "/ports")));
         spec.binds.extend(devices.as_ref().map(|devices| file(devices, "/devices")));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
-        spec.binds.extend(credentials.as_ref().map(|papers| file(papers, "/identity")));
+        spec.binds.extend(credentials.as_ref().map(|folder| file(folder, "/identity")));
         let task_paths = TaskPaths {
             directory: "/work".into(),
             ports: ports.as_ref().map(|_| "/ports".into()),
@@ -331,14 +331,14 @@ impl Driver for ContainerDriver {
             command: spec.command,
             env: spec.env.into_iter().collect(),
             directory: spec.cwd,
-            identity: Some(ids.inside),
+            run_as: Some(ids.inside),
             logs: log_limits(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
             group: Some(spec.group.to_string()),
             container: Some(container),
             secrets,
-            papers: credentials,
+            identity_dir: credentials,
         })
     }
 

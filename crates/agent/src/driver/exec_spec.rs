@@ -77,13 +77,13 @@ pub fn exec_spec(enter: &ExecRequest<'_>) -> Result<ExecSpec, DriverError> {
             command: enter.command.clone(),
             env,
             directory: launch.directory.clone(),
-            identity: launch.identity,
+            identity: launch.run_as,
             group: launch.group.clone(),
             within: None,
             sought: Some(sought),
         });
     };
-    let (uid, gid) = launch.identity.unwrap_or((0, 0));
+    let (uid, gid) = launch.run_as.unwrap_or((0, 0));
     let exec = Exec {
         command: enter.command.clone(),
         env: env.into_iter().collect(),
@@ -141,14 +141,14 @@ mod tests {
             command: vec!["serve".into()],
             env: vec![("A".into(), "1".into()), ("TERM".into(), "none".into())],
             directory: "/work".into(),
-            identity: Some((33, 34)),
+            run_as: Some((33, 34)),
             logs: LogSettings { file_bytes: 4096, files: 2, rate: 4096 },
             lease_until: None,
             max_run: None,
             group: Some("/cell/7-1".into()),
             container,
             secrets: None,
-            papers: None,
+            identity_dir: None,
         }
     }
 

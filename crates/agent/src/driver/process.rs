@@ -78,14 +78,14 @@ impl Driver for ProcessDriver {
             command: start.work.command.clone(),
             env: environment(start, &task_paths).into_iter().collect(),
             directory: start.directory.clone(),
-            identity: account,
+            run_as: account,
             logs: log_limits(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
             group: start.group.as_ref().map(|group| group.path().to_string()),
             container: None,
             secrets: task_paths.secrets,
-            papers: task_paths.credentials,
+            identity_dir: task_paths.credentials,
         })
     }
 

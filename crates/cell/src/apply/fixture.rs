@@ -71,7 +71,8 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Machines `m1`, `m2`, ... of 100 each, up; `ubar` with prod and batch quotas of 100.
+    /// Machines `m1`, `m2`, ... of 100 each, up; `ubar` with a batch quota of 100 and, where there
+    /// is a machine to back it, one of production.
     pub fn with_machines(count: u32) -> Cell {
         let mut cell = Cell::default();
         for number in 1..=count {

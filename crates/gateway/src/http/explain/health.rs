@@ -41,7 +41,7 @@ fn health_check_of(state: &State, row: &Task) -> Option<HealthCheck> {
     state.spec_of(row)?.task.health.clone()
 }
 
-/// The check, its interval, and after how many failures it has consequences.
+/// What the check does, and from when on its failures count.
 fn check_text(check: &HealthCheck) -> String {
     let asks = match &check.probe {
         Probe::Http { port, path } => format!("GET {path} at its port {port}"),
