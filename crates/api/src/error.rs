@@ -289,7 +289,7 @@ fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
         ],
         Rejection::QuotaExceeded { shortfall, .. } | Rejection::QuotaOversold(shortfall) => vec![
             ("dimension", json!(shortfall.dimension)),
-            ("asked", json!(shortfall.requested)),
+            ("requested", json!(shortfall.requested)),
             ("available", json!(shortfall.available)),
         ],
         Rejection::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
@@ -300,12 +300,12 @@ fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
         }
         Rejection::OverBound { what, held, requested, most, .. } => vec![
             ("has", json!(held)),
-            ("asked", json!(requested)),
+            ("requested", json!(requested)),
             ("limit", json!(most)),
             ("setting", json!(what.config_key())),
         ],
         Rejection::TooFewNodes { matching, requested } => {
-            vec![("matching", json!(matching)), ("asked", json!(requested))]
+            vec![("matching", json!(matching)), ("requested", json!(requested))]
         }
         _ => vec![],
     }

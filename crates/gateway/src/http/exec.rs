@@ -62,7 +62,7 @@ impl Api {
         let command = format!("exec {}", call.query("command").unwrap_or_default());
         let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
         // Before anything runs: what cannot be audited is not done.
-        if !self.write_audit(call, &command, &object, "asked") {
+        if !self.write_audit(call, &command, &object, "requested") {
             let message = "the audit log cannot be written, so nothing is run";
             return Err(ApiError::new(Code::Internal, message));
         }

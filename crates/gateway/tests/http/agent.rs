@@ -242,7 +242,7 @@ async fn pages_of_the_master_itself_have_sessions_and_no_others() {
         .filter(|line| line["caller"] == "user:ubar" && line["object"] == "ubar/jfoo/0")
         .filter_map(|line| line["verdict"].as_str())
         .collect();
-    assert_eq!(taken, ["asked", "done"], "{lines:#}");
+    assert_eq!(taken, ["requested", "done"], "{lines:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
