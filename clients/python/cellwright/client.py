@@ -455,7 +455,7 @@ def _kept(contexts: Path, authority: str | None) -> str | None:
     try:
         digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert("".join(first[:2]).strip())).hexdigest()
         kept = tomllib.loads(contexts.with_suffix(".masters.toml").read_text())
-        said = kept["cells"][digest]["masters"]
+        said = kept["cells"][digest]["masters"] if kept.get("version", 1) == 1 else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return said if isinstance(said, str) else None
@@ -514,6 +514,9 @@ def _context(name: str | None, file: Path) -> dict[str, Any]:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         readable = stat.S_IMODE(mode)
         raise CellError(f"{file} can be read by others (mode {readable:o}) and holds tokens: chmod 600 it")
+    version = contexts.get("version", 1)
+    if version != 1:
+        raise CellError(f"{file} is of version {version}; allowed: 1; take the newer client")
     known = contexts.get("contexts", {})
     name = name or contexts.get("current")
     if name is None or name not in known:

@@ -263,6 +263,9 @@ class Given(unittest.TestCase):
         tls.assert_called_once_with("theirs", None, None)
         self.assertEqual(Cell()._headers(), {"authorization": "Bearer found"})
         tls.assert_called_with("theirs", "found", "found")
+        file.write_text("version = 2\n" + file.read_text())
+        with self.assertRaisesRegex(CellError, "is of version 2; allowed: 1;"):
+            Cell()
 
 
 @unittest.skipUnless("CELL_CONTEXTS" in os.environ, "CELL_CONTEXTS names no cell with identities")

@@ -83,10 +83,11 @@ pub async fn supervise_attempt(
         // For one try: an attempt that cannot start now must not keep others from starting.
         let permit = permit.take();
         match shim_state(&folder) {
-            // The disk, or the table of descriptors: that passes, and the attempt is as it is.
-            Err(RecordError::Io { path, why }) => {
+            // The disk, or the table of descriptors: that passes, and the attempt is as it is. What
+            // a newer shim wrote is read by the agent of its release.
+            Err(error @ (RecordError::Io { .. } | RecordError::TooNew { .. })) => {
                 drop(permit);
-                tracing::warn!(%attempt, path = %path.display(), %why, "cannot be looked at");
+                tracing::warn!(%attempt, %error, "cannot be looked at");
                 sleep(ERROR_RETRY_INTERVAL).await;
             }
             Err(error @ RecordError::Damaged { .. }) => break lost_exit(&error.to_string()),

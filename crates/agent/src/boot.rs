@@ -6,7 +6,7 @@
 //! Times in the agent are milliseconds on the boot clock, which shims read too
 //! (`crates/shim/src/boot.rs`).
 
-use crate::record::{self, Durability, RecordError};
+use crate::record::{self, Durability, RecordError, Recorded};
 use cellwright_agent_core::incarnation::IncarnationNumber;
 use cellwright_shim::boot::BOOT_ID;
 pub use cellwright_shim::boot::{boot_id, now};
@@ -18,6 +18,8 @@ pub struct MachineIncarnation {
     pub boot_id: String,
     pub number: IncarnationNumber,
 }
+
+impl Recorded for MachineIncarnation {}
 
 /// The incarnation that follows `before` on a machine that booted as `boot_id`.
 #[must_use]

@@ -211,8 +211,10 @@ impl Folders {
             made.map_err(|why| RecordError::Io { path: part, why })?;
         }
         let path = folder.join(ORDER_FILE);
-        if !matches!(record::read::<DesiredTask>(&path), Ok(Some(_))) {
-            record::write(&path, order, Durability::Process)?;
+        match record::read::<DesiredTask>(&path) {
+            Ok(Some(_)) => {}
+            Err(newer @ RecordError::TooNew { .. }) => return Err(newer),
+            _ => record::write(&path, order, Durability::Process)?,
         }
         Ok(folder)
     }

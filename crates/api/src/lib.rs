@@ -5,6 +5,7 @@
 pub mod client;
 pub mod error;
 pub mod exec;
+pub mod level;
 pub mod masters;
 pub mod openapi;
 pub mod output;

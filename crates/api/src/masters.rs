@@ -35,6 +35,8 @@ const SHUN_DURATION: Duration = Duration::from_secs(15);
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// Limit of the cells in one file.
 const MAX_CELLS: usize = 64;
+/// Of the form of the file.
+const FILE_VERSION: u32 = 1;
 
 /// When the list of masters was committed. Invariant: compared field by field, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,6 +219,8 @@ pub struct SavedMasters {
 #[derive(Default, Serialize, Deserialize)]
 struct MastersToml {
     #[serde(default)]
+    version: u32,
+    #[serde(default)]
     cells: BTreeMap<String, CellEntry>,
 }
 
@@ -251,7 +255,8 @@ impl MastersFile {
 
     #[must_use]
     pub fn load(&self) -> SavedMasters {
-        let of_cell = read_file(&self.path).cells.remove(&self.cell);
+        let mut file = read_file(&self.path);
+        let of_cell = file.cells.remove(&self.cell).filter(|_| file.version <= FILE_VERSION);
         let Some(CellEntry { masters, last }) = of_cell else { return SavedMasters::default() };
         let last = last.filter(|last| is_address(last));
         SavedMasters { masters: masters.and_then(|text| text.parse().ok()), last }
@@ -263,6 +268,12 @@ impl MastersFile {
     /// When it cannot be written.
     pub fn save(&self, saved: &SavedMasters) -> io::Result<()> {
         let mut text = read_file(&self.path);
+        if text.version > FILE_VERSION {
+            let (path, found) = (self.path.display(), text.version);
+            let why = format!("{path} is of version {found}; allowed: 1 to {FILE_VERSION}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        text.version = FILE_VERSION;
         let masters = saved.masters.as_ref().map(MasterList::to_string);
         let of_cell = CellEntry { masters, last: saved.last.clone() };
         text.cells.insert(self.cell.clone(), of_cell);
@@ -284,6 +295,8 @@ impl MastersFile {
     }
 }
 
+/// What does not read as this counts for nothing: it is a hint, and masters tell it again. What a
+/// newer build wrote stays, for that build.
 fn read_file(path: &Path) -> MastersToml {
     let mut text = String::new();
     let bytes =
@@ -326,6 +339,22 @@ mod tests {
         ] {
             assert!(bad.parse::<MasterList>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_file_of_a_newer_build_is_not_used_and_stays() {
+        let path = std::env::temp_dir().join(format!("cell-newer-{}.toml", std::process::id()));
+        let file = MastersFile { path: path.clone(), cell: "aa".into() };
+        let saved = SavedMasters { masters: Some(masters(7, &["m1:1"])), last: None };
+        file.save(&saved).unwrap();
+        assert_eq!(file.load(), saved);
+        let newer = std::fs::read_to_string(&path).unwrap().replace("version = 1", "version = 2");
+        std::fs::write(&path, &newer).unwrap();
+        assert_eq!(file.load(), SavedMasters::default());
+        let error = file.save(&saved).unwrap_err().to_string();
+        assert!(error.ends_with("is of version 2; allowed: 1 to 1"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

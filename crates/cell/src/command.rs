@@ -32,6 +32,20 @@ pub struct Entry {
     pub requests: Vec<Request>,
 }
 
+impl Entry {
+    /// The level that it raises the cell to, if that is beyond `known`: a reader that does not know
+    /// it would reject what others obey, and must stop.
+    #[must_use]
+    pub fn level_beyond(&self, known: u32) -> Option<u32> {
+        self.requests.iter().find_map(|request| match request {
+            Request { by: Actor::Replica(_), command: Command::RaiseLevel { level }, .. } => {
+                (*level > known).then_some(*level)
+            }
+            _ => None,
+        })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -11,6 +11,7 @@
 //! repair the same rows can be written and read as [`text`].
 
 mod binary;
+mod formats;
 mod raw_rows;
 mod rebuild_sums;
 pub mod text;
@@ -18,31 +19,38 @@ pub(crate) mod validate;
 
 pub use cellwright_rows::LoadError;
 pub use cellwright_rows::envelope::HEADER;
+pub use formats::{FORMAT, format_at};
 pub use raw_rows::Rows;
 
-use crate::command::Entry;
+use crate::command::{Entry, Request};
 use crate::invariant;
-use crate::state::State;
+use crate::state::{LEVEL, State};
+use crate::time::Time;
 use cellwright_rows::bytes;
 use cellwright_rows::envelope::{self, Kind};
+use formats::{Conversion, Step, check_known, convert};
 
-/// Version of the durable forms. From the first release on, any change of encoded bytes raises it
-/// and adds an upgrade. Until then format 1 is what this build writes, and a log or checkpoint of
-/// another build before the release is refused (it does not decode), never skipped.
-pub const FORMAT: u16 = UPGRADES.len() as u16 + 1;
-
-/// Converts payloads of one format into the next.
-struct Upgrade {
-    state: fn(Vec<u8>) -> Result<Vec<u8>, LoadError>,
-    entry: fn(Vec<u8>) -> Result<Vec<u8>, LoadError>,
+/// An entry holds what the format of its cell has no words for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cell is at level {level}, whose log has no words for it: {why}")]
+pub struct NotYetWritable {
+    pub level: u32,
+    pub why: String,
 }
 
-/// The upgrade at position `i` converts format `i + 1` into `i + 2`.
-const UPGRADES: &[Upgrade] = &[];
-
-/// Encodes the whole state. The same rows give the same bytes, whatever led to them.
+/// Encodes the whole state, in the format of its own level. The same rows give the same bytes,
+/// whatever led to them.
 #[must_use]
 pub fn save(state: &State) -> Vec<u8> {
+    let format = format_at(state.level);
+    if format != FORMAT {
+        let payload = binary::write_state(state, Vec::new());
+        // Below its level nothing that needs a format was accepted. If something was, the newest is
+        // written: whoever does not know it says so, and nothing is lost.
+        if let Ok(Some(converted)) = convert(|step| &step.state, &payload, FORMAT, format) {
+            return envelope::seal(Kind::State, format, |out| [out, converted].concat());
+        }
+    }
     envelope::seal(Kind::State, FORMAT, |out| binary::write_state(state, out))
 }
 
@@ -51,7 +59,20 @@ pub fn save(state: &State) -> Vec<u8> {
 /// # Errors
 /// The first thing that is wrong with the bytes, and where. Nothing is repaired silently.
 pub fn load(bytes: &[u8]) -> Result<State, LoadError> {
-    checked(read(bytes)?)
+    load_known(bytes, LEVEL)
+}
+
+/// Decodes a state as a build does that knows levels up to `known`.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_known(bytes: &[u8], known: u32) -> Result<State, LoadError> {
+    let state = read(bytes, known)?;
+    if state.level > known {
+        let why = format!("level is {}; allowed: 1 to {known}", state.level);
+        return Err(LoadError::BadRow { row: "head of the state".into(), why });
+    }
+    checked(state)
 }
 
 /// Decodes the rows that [`save`] wrote, even if they are no valid state: for manual repair.
@@ -59,16 +80,29 @@ pub fn load(bytes: &[u8]) -> Result<State, LoadError> {
 /// # Errors
 /// The first thing that is wrong with the bytes, and where.
 pub fn load_rows(bytes: &[u8]) -> Result<Rows, LoadError> {
-    read(bytes).map(|unchecked| Rows::of(&unchecked))
+    read(bytes, LEVEL).map(|unchecked| Rows::of(&unchecked))
 }
 
 /// Decodes rows without checking them; [`checked`] makes a state of them.
-fn read(bytes: &[u8]) -> Result<State, LoadError> {
-    let (format, payload) = envelope::open(Kind::State, bytes)?;
-    match upgraded(UPGRADES, format, payload, |step| step.state)? {
-        None => binary::read_state(payload),
-        Some(payload) => binary::read_state(&payload),
+fn read(bytes: &[u8], known: u32) -> Result<State, LoadError> {
+    match opened(Kind::State, bytes, known, |step| &step.state)? {
+        (payload, None) => binary::read_state(payload),
+        (_, Some(payload)) => binary::read_state(&payload),
     }
+}
+
+/// The payload of an envelope, and where it is of another format, what it is in the newest.
+fn opened(
+    kind: Kind,
+    bytes: &[u8],
+    known: u32,
+    pick: impl Fn(&Step) -> &Conversion,
+) -> Result<(&[u8], Option<Vec<u8>>), LoadError> {
+    let (format, payload) = envelope::open(kind, bytes)?;
+    check_known(format, known)?;
+    let undecodable = |why| LoadError::Undecodable { what: format!("format {format}"), at: 0, why };
+    let converted = convert(pick, payload, format, FORMAT).map_err(undecodable)?;
+    Ok((payload, converted))
 }
 
 /// Trusts no row: checks references, then each row by itself, then rebuilds sums and checks every
@@ -81,10 +115,38 @@ fn checked(mut state: State) -> Result<State, LoadError> {
     Ok(state)
 }
 
-/// Encodes one log entry.
+/// Encodes one log entry in the newest format.
 #[must_use]
 pub fn save_entry(entry: &Entry) -> Vec<u8> {
     envelope::seal(Kind::Entry, FORMAT, |out| bytes::put(out, entry))
+}
+
+/// Encodes one log entry for a cell of this level: every replica of it can read the format.
+///
+/// # Errors
+/// When that format has no words for a command.
+pub fn save_entry_at(entry: &Entry, level: u32) -> Result<Vec<u8>, NotYetWritable> {
+    let format = format_at(level);
+    if format == FORMAT {
+        return Ok(save_entry(entry));
+    }
+    let payload = bytes::put(Vec::new(), entry);
+    let converted = convert(|step| &step.entry, &payload, FORMAT, format)
+        .map_err(|why| NotYetWritable { level, why })?;
+    let payload = converted.unwrap_or_default();
+    Ok(envelope::seal(Kind::Entry, format, |out| [out, payload].concat()))
+}
+
+/// Whether a cell of this level can write the requests down; asked before they wait for the log,
+/// so that one of them does not keep back those beside it.
+///
+/// # Errors
+/// What stands in the way.
+pub fn check_writable(requests: &[Request], level: u32) -> Result<(), NotYetWritable> {
+    if format_at(level) >= FORMAT {
+        return Ok(());
+    }
+    save_entry_at(&Entry { now: Time::ZERO, requests: requests.to_vec() }, level).map(drop)
 }
 
 /// Decodes the entry that [`save_entry`] wrote. Its commands are checked when they are applied.
@@ -92,52 +154,16 @@ pub fn save_entry(entry: &Entry) -> Vec<u8> {
 /// # Errors
 /// The first thing that is wrong with the bytes, and where.
 pub fn load_entry(bytes: &[u8]) -> Result<Entry, LoadError> {
-    let (format, payload) = envelope::open(Kind::Entry, bytes)?;
-    match upgraded(UPGRADES, format, payload, |step| step.entry)? {
-        None => bytes::read_whole("entry", payload),
-        Some(payload) => bytes::read_whole("entry", &payload),
-    }
+    load_entry_known(bytes, LEVEL)
 }
 
-/// Runs the payload through every upgrade after `format`; `None` when it is current already.
-fn upgraded(
-    chain: &[Upgrade],
-    format: u16,
-    payload: &[u8],
-    pick: impl Fn(&Upgrade) -> fn(Vec<u8>) -> Result<Vec<u8>, LoadError>,
-) -> Result<Option<Vec<u8>>, LoadError> {
-    let newest = chain.len() as u16 + 1;
-    if format == 0 || format > newest {
-        return Err(LoadError::UnknownFormat { found: format, newest });
-    }
-    let steps = &chain[usize::from(format) - 1..];
-    if steps.is_empty() {
-        return Ok(None);
-    }
-    steps.iter().try_fold(payload.to_vec(), |payload, step| pick(step)(payload)).map(Some)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn grow(mut payload: Vec<u8>) -> Result<Vec<u8>, LoadError> {
-        payload.push(payload.len() as u8);
-        Ok(payload)
-    }
-
-    #[test]
-    fn old_payloads_pass_through_every_later_upgrade_in_order() {
-        let chain = [Upgrade { state: grow, entry: grow }, Upgrade { state: grow, entry: grow }];
-        let check = |format, want: Option<Vec<u8>>| {
-            assert_eq!(upgraded(&chain, format, &[9], |step| step.state), Ok(want));
-        };
-        check(1, Some(vec![9, 1, 2]));
-        check(2, Some(vec![9, 1]));
-        check(3, None);
-        for found in [0, 4, u16::MAX] {
-            let refused = upgraded(&chain, found, &[9], |step| step.entry);
-            assert_eq!(refused, Err(LoadError::UnknownFormat { found, newest: 3 }));
-        }
+/// Decodes an entry as a build does that knows levels up to `known`.
+///
+/// # Errors
+/// As [`load_entry`].
+pub fn load_entry_known(bytes: &[u8], known: u32) -> Result<Entry, LoadError> {
+    match opened(Kind::Entry, bytes, known, |step| &step.entry)? {
+        (payload, None) => bytes::read_whole("entry", payload),
+        (_, Some(payload)) => bytes::read_whole("entry", &payload),
     }
 }

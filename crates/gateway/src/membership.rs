@@ -39,6 +39,8 @@ use std::time::Duration;
 pub const MEMBER_PATH: &str = "/internal/member";
 const MAX_BODY: usize = 4 << 10;
 const MASTERS_TO_JOIN_FILE: &str = "masters-to-join";
+/// Its first line, with the version of the list that follows.
+const MASTERS_TO_JOIN_HEAD: &str = "cell-masters-to-join 1";
 /// Interval between attempts of a replica that is not a member yet.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -169,7 +171,8 @@ fn io_error_at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
 /// When the file cannot be written.
 pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), ServeError> {
     let path = data_dir.join(MASTERS_TO_JOIN_FILE);
-    std::fs::write(&path, masters.join("\n")).map_err(io_error_at(path))
+    let text = format!("{MASTERS_TO_JOIN_HEAD}\n{}\n", masters.join("\n"));
+    std::fs::write(&path, text).map_err(io_error_at(path))
 }
 
 /// The addresses to ask; empty when the replica is a member or was never to join.
@@ -179,7 +182,18 @@ pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), Serve
 pub fn masters_to_join(data_dir: &Path) -> Result<Vec<String>, ServeError> {
     let path = data_dir.join(MASTERS_TO_JOIN_FILE);
     match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Ok(text) => match text.split_once('\n') {
+            Some((MASTERS_TO_JOIN_HEAD, rest)) => {
+                Ok(rest.split_whitespace().map(str::to_owned).collect())
+            }
+            _ => {
+                let why = format!(
+                    "it does not begin with {MASTERS_TO_JOIN_HEAD:?}; run the build \
+                                   that wrote it, or join again"
+                );
+                Err(io_error_at(path)(io::Error::new(io::ErrorKind::InvalidData, why)))
+            }
+        },
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(why) => Err(io_error_at(path)(why)),
     }

@@ -45,6 +45,8 @@ mod other_readers;
 #[cfg(test)]
 mod pages_tests;
 #[cfg(test)]
+mod past_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -17,12 +17,28 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why the contexts file cannot be used.
+/// Of the form of the file. A field more raises it, for an older build knows no other fields.
+const VERSION: u32 = 1;
+
+fn first_version() -> u32 {
+    1
+}
+
+/// The part of the file that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default = "first_version")]
+    version: u32,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
     #[error("{path}: {why}")]
     Io { path: PathBuf, why: io::Error },
     #[error("{path}: {why}")]
     Text { path: PathBuf, why: String },
+    #[error("{path} is of version {found}; allowed: 1 to {VERSION}; run the newer build")]
+    TooNew { path: PathBuf, found: u32 },
     #[error("{path} can be read by others (mode {mode:o}) and holds tokens: chmod 600 it")]
     Exposed { path: PathBuf, mode: u32 },
     #[error("{path} is no plain file of this account (it is of account {owner}, this is {own})")]
@@ -41,6 +57,9 @@ pub enum ContextError {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contexts {
+    /// Of the file's form. Absent in one that was written by hand: the first.
+    #[serde(default = "first_version")]
+    version: u32,
     /// The context used when none is named.
     pub current: Option<String>,
     #[serde(default)]
@@ -113,6 +132,10 @@ impl Contexts {
             // The full rendering quotes the offending line, which may hold a token.
             ContextError::Text { path: path.to_owned(), why: why.message().to_owned() }
         };
+        let Versioned { version: found } = toml::from_str(&text).map_err(bad)?;
+        if found > VERSION {
+            return Err(ContextError::TooNew { path: path.to_owned(), found });
+        }
         toml::from_str(&text).map_err(bad)
     }
 
@@ -122,7 +145,7 @@ impl Contexts {
     /// When the directory or file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), ContextError> {
         let io = |why| ContextError::Io { path: path.to_owned(), why };
-        let text = toml::to_string_pretty(self)
+        let text = toml::to_string_pretty(&Contexts { version: VERSION, ..self.clone() })
             .map_err(|why| ContextError::Text { path: path.to_owned(), why: why.to_string() })?;
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(io)?;
@@ -315,6 +338,28 @@ mod tests {
         let Err(error) = Contexts::load(&path) else { panic!("accepted") };
         let error = error.to_string();
         assert!(error.contains("tokn") && !error.contains("verysecret"), "{error}");
+    }
+
+    #[test]
+    fn a_file_says_its_version_and_a_newer_one_is_refused_by_name() {
+        let folder = Folder::new();
+        let path = folder.0.join("contexts.toml");
+        let mut contexts = Contexts::default();
+        contexts.put("aa", context("1.x"));
+        contexts.save(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("version = 1\n"), "{text}");
+        let newer = text.replace("version = 1", "version = 2\nnewer = \"field\"");
+        std::fs::remove_file(&path).unwrap();
+        write_private(&path, newer.as_bytes()).unwrap();
+        let Err(error) = Contexts::load(&path) else { panic!("accepted") };
+        let expected =
+            format!("{} is of version 2; allowed: 1 to 1; run the newer build", path.display());
+        assert_eq!(error.to_string(), expected);
+        // Written by hand.
+        std::fs::remove_file(&path).unwrap();
+        write_private(&path, text.replace("version = 1\n", "").as_bytes()).unwrap();
+        assert!(Contexts::load(&path).unwrap().pick(None).is_ok());
     }
 
     #[test]

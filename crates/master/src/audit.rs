@@ -14,7 +14,8 @@
 
 mod allowance;
 
-use crate::segments::{RetentionLimits, Segments};
+use crate::record_body;
+use crate::segments::{Record, RetentionLimits, Segments};
 use allowance::Allowances;
 use cellwright_api::error::code_of;
 use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, Verdict};
@@ -28,6 +29,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const DIR: &str = "audit";
+/// Of the bodies of its records; it is raised as that of the event log is.
+const FORMAT: u16 = 1;
 const READ_BYTES: usize = 4 << 20;
 
 /// One request.
@@ -93,7 +96,7 @@ impl AuditLog {
     pub fn open(disk: Arc<dyn Disk>, keep: RetentionLimits) -> io::Result<AuditLog> {
         let (segments, found) = Segments::open(disk, DIR, keep)?;
         let last = segments.last_record()?;
-        let applied = last.map(|record| decode(&record.payload)).transpose()?;
+        let applied = last.as_ref().map(decode).transpose()?;
         let applied = applied.map_or(0, |body| body.index).max(found.covered);
         // Entries are recorded again from the log; rejections of this replica cannot be.
         if let Some(lost) = found.lost {
@@ -200,7 +203,7 @@ impl AuditLog {
         let mut page = AuditPage { items: Vec::new(), gap: batch.has_gap, reaches_back_to };
         let seen = batch.records.last().map(|record| record.number);
         for record in batch.records {
-            let body = decode(&record.payload)?;
+            let body = decode(&record)?;
             for (line_index, line) in body.lines.into_iter().enumerate() {
                 let line_index = u32::try_from(line_index).unwrap_or(u32::MAX);
                 if record.number == number && line_index <= position {
@@ -228,7 +231,7 @@ impl AuditLog {
 
     /// Under the lock of `last_recorded`, so that numbers and indexes grow together.
     fn write(&self, at: Time, body: AuditBody) -> io::Result<()> {
-        let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
+        let bytes = encode(&body)?;
         self.segments.append(self.segments.last() + 1, at, &bytes)?;
         Ok(())
     }
@@ -238,8 +241,12 @@ impl AuditLog {
     }
 }
 
-pub(crate) fn decode(payload: &[u8]) -> io::Result<AuditBody> {
-    postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+pub(crate) fn encode(body: &AuditBody) -> io::Result<Vec<u8>> {
+    record_body::seal(FORMAT, body, 0)
+}
+
+pub(crate) fn decode(record: &Record) -> io::Result<AuditBody> {
+    record_body::open(DIR, record.number, FORMAT, &record.payload)
 }
 
 /// Everything that people request and that masters write is audited. Of the other parts of the

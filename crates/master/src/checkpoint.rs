@@ -14,6 +14,7 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::replicated_state::{View, decode_entry, pack};
+use cellwright_api::level::known_level;
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError, Rows};
 use cellwright_cell::state::State;
@@ -238,7 +239,7 @@ pub fn header(path: &Path) -> Result<Header, CheckpointError> {
 pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
     let bytes = fs::read(path).map_err(io_error(path))?;
     let header = Header::decode(&bytes, path)?;
-    let mut state = encode::load(&bytes[HEADER_LEN..])
+    let mut state = encode::load_known(&bytes[HEADER_LEN..], known_level())
         .map_err(|why| CheckpointError::State { path: path.to_owned(), why })?;
     let (found, stated) = (state.hash(), header.hash);
     if found != stated {
@@ -397,6 +398,7 @@ async fn restore_into(
     // The log keeps nothing behind the snapshot: a replica that joins must be given the state.
     settings.keep_entries = 0;
     let empty = Entry { now: view.state.now(), requests: Vec::new() };
+    let level = view.state.level();
     let (id, peer) = own;
     // Agents that know the old log obey the new one only if its epoch is higher, whatever they have
     // received from the old one since this checkpoint.
@@ -412,7 +414,7 @@ async fn restore_into(
     if !leads {
         return Err(start(&"it never led"));
     }
-    let entry = encode::save_entry(&empty);
+    let entry = encode::save_entry_at(&empty, level).map_err(|e| start(&e))?;
     replica.propose(entry).await.map_err(|e| start(&e))?;
     let index = replica.snapshot_now().await.map_err(|e| start(&e))?;
     let purged = status.wait_for(|status| status.purged >= Some(index)).await.is_ok();
@@ -426,7 +428,7 @@ struct RestoreStateMachine(View);
 
 impl StateMachine for RestoreStateMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
-        if let Ok(entry) = encode::load_entry(payload) {
+        if let Ok(entry) = decode_entry(payload) {
             self.0.state.apply(&entry, &mut Vec::new());
             (self.0.index, self.0.term) = (index, term);
         }

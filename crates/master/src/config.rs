@@ -2,6 +2,7 @@
 //! tests choose their own.
 
 use crate::segments::RetentionLimits;
+use cellwright_api::level::known_level;
 use cellwright_cell::time::Span;
 use cellwright_control::config::ControlConfig as CoreSettings;
 use cellwright_control::controller::reclaim::ReclamationConfig;
@@ -16,6 +17,8 @@ pub struct MasterConfig {
     pub audit: RetentionLimits,
     /// Bytes of the audit log that one user's requests may take.
     pub audit_per_user: u64,
+    /// The newest level of the cell that this replica knows; what is beyond it stops it.
+    pub known_level: u32,
 }
 
 /// A month, or a gibibyte.
@@ -34,6 +37,7 @@ impl Default for MasterConfig {
             events: DEFAULT_RETENTION,
             audit: DEFAULT_RETENTION,
             audit_per_user: DEFAULT_RETENTION.total_bytes / 16,
+            known_level: known_level(),
         }
     }
 }

@@ -9,7 +9,8 @@
 //! the names its rows had. Rejected: the name in every event, which for a job of a hundred thousand
 //! tasks is the same text a hundred thousand times.
 
-use crate::segments::{RetentionLimits, Segments};
+use crate::record_body;
+use crate::segments::{Record, RetentionLimits, Segments};
 use cellwright_cell::event::{BlobChange, Event, JobChange, MachineChange};
 use cellwright_cell::event::{EventKind, TaskChange, TokenChange, UserChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
@@ -26,6 +27,10 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const DIR: &str = "events";
+/// Of the bodies of its records. After a release a body that changes raises it, keeps a reader for
+/// the form before, and is written in the new one from a level of the cell on: a replica that lost
+/// its records is told them by others, and can be put back to the release before until then.
+const FORMAT: u16 = 1;
 /// Payload bytes read for one answer; an answer has at least one record.
 const READ_BYTES: usize = 4 << 20;
 
@@ -64,6 +69,10 @@ struct NewEventBody<'a> {
     names: Vec<(RowRef, String)>,
 }
 
+fn body_of(record: &Record) -> io::Result<EventBody> {
+    record_body::open(DIR, record.number, FORMAT, &record.payload)
+}
+
 pub struct EventLog {
     pub(crate) segments: Segments,
     names: Mutex<BTreeMap<RowRef, String>>,
@@ -78,6 +87,9 @@ impl EventLog {
     /// When the files cannot be read.
     pub fn open(disk: Arc<dyn Disk>, keep: RetentionLimits) -> io::Result<EventLog> {
         let (segments, found) = Segments::open(disk, DIR, keep)?;
+        if let Some(last) = segments.last_record()? {
+            record_body::check(DIR, last.number, FORMAT, &last.payload)?;
+        }
         let (covered, from) = (found.covered, Mutex::new(Some(0)));
         Ok(EventLog { segments, names: Mutex::default(), covered, applies_after: from })
     }
@@ -99,8 +111,7 @@ impl EventLog {
             return Ok(());
         }
         let body = NewEventBody { events, names };
-        let space = Vec::with_capacity(64 * events.len());
-        let bytes = postcard::to_extend(&body, space).map_err(io::Error::other)?;
+        let bytes = record_body::seal(FORMAT, &body, 64 * events.len())?;
         self.segments.append(index, at, &bytes)?;
         Ok(())
     }
@@ -165,8 +176,7 @@ impl EventLog {
         feed.reaches_back_to = self.reaches_back_to();
         let seen = batch.records.last().map(|record| record.number);
         for record in batch.records {
-            let body: EventBody = postcard::from_bytes(&record.payload)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let body: EventBody = body_of(&record)?;
             let names: BTreeMap<RowRef, String> = body.names.into_iter().collect();
             for (at, event) in body.events.into_iter().enumerate() {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
@@ -208,8 +218,7 @@ impl EventLog {
                 return Ok(found);
             };
             for record in batch.records {
-                let body: EventBody = postcard::from_bytes(&record.payload)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let body: EventBody = body_of(&record)?;
                 for event in body.events {
                     if let EventKind::Task { task: of, attempt: nth, change, .. } = event.kind
                         && (of, nth) == (task, attempt)
@@ -337,8 +346,7 @@ impl EventLog {
                 if bytes > most_bytes {
                     return Ok(None);
                 }
-                let body: EventBody = postcard::from_bytes(&record.payload)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                let body: EventBody = body_of(&record)?;
                 body.events.into_iter().for_each(&mut take);
             }
             at = last + 1;

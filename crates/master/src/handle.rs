@@ -1,6 +1,7 @@
 //! The handle of a running master, the interface for the rest of the program: HTTP handlers, the
 //! supervisor of the scheduler, tests and the simulator all use it.
 
+use crate::level::SchedulerLevels;
 use crate::links::{ClusterView, LinkError, LinkShard, UsageSink};
 use crate::main_loop::{Message, lost_error, unavailable_error};
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, epoch_rejection};
@@ -10,6 +11,7 @@ use crate::replicated_state::{LogTail, ReplicatedState, View};
 use crate::usage::UsageSnapshot;
 use cellwright_api::masters::MasterList;
 use cellwright_cell::command::{Command, Request, RequestId, Verdict};
+use cellwright_cell::encode::{NotYetWritable, check_writable};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use cellwright_control::input::{Alarm, Committed, Origin};
@@ -90,6 +92,8 @@ pub(crate) struct MasterParts {
     pub leaderless_since: Mutex<Option<Instant>>,
     /// Whether it has applied everything there was since it has had a leader.
     pub has_caught_up: AtomicBool,
+    /// What the schedulers know that asked this replica for leases.
+    pub scheduler_levels: Mutex<SchedulerLevels>,
 }
 
 /// Returns the usage after a cursor, as far as agents reported it to this replica.
@@ -158,6 +162,8 @@ impl MasterHandle {
         requests: Vec<Request>,
     ) -> Result<Committed, Unavailable> {
         let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(usize::MAX);
+        let not_yet = |why: NotYetWritable| Unavailable::NotYet { why: why.to_string() };
+        check_writable(&requests, self.0.replicated.level()).map_err(not_yet)?;
         let (answer, answered) = oneshot::channel();
         let message = Message::Requests { origin, bytes, requests, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
@@ -482,7 +488,8 @@ impl MasterHandle {
         let (answer, answered) = oneshot::channel();
         let scheduler_shard = SchedulerShardName::new(&request.scheduler_shard)
             .map_err(|bad| Unavailable::Unknown { why: bad.to_string() })?;
-        let LeaseRequest { scheduler, passes, wall, .. } = request;
+        let LeaseRequest { scheduler, passes, wall, level, .. } = request;
+        lock(&self.0.scheduler_levels).heard(&scheduler, level, Instant::now());
         let message = Message::Lease { scheduler, scheduler_shard, passes, wall, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))

@@ -23,6 +23,7 @@ pub mod package_quota;
 pub mod peers;
 pub mod poll_assignment;
 pub mod poll_wakers;
+mod record_body;
 pub mod record_logs;
 pub mod record_repair;
 pub mod rejected_polls;

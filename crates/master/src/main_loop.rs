@@ -200,21 +200,25 @@ impl MainLoop {
     }
 
     fn propose(&self, batch: BatchId, now: Time, requests: Vec<Request>) {
-        let replica = self.replica.clone();
+        let (replica, replicated) = (self.replica.clone(), self.replicated.clone());
         let sender = self.sender.clone();
         // Its callers would wait for ever, and the entries behind it too.
         self.supervisor.spawn_finite("a proposal", async move {
             failpoint("proposal");
             let removes = requests.iter().all(|request| request.command.frees_space());
             let purpose = if removes { Purpose::Removal } else { Purpose::Write };
-            let payload = encode::save_entry(&Entry { now, requests });
-            let result = match replica.propose_for(purpose, payload).await {
-                Ok(done) => decode_verdicts(&done.reply).map(|verdicts| Committed {
-                    index: done.index,
-                    term: done.term,
-                    verdicts,
-                }),
-                Err(error) => Err(unavailable_error(error)),
+            // Levels only rise: at whatever index this stands, every replica knows the format.
+            let payload = encode::save_entry_at(&Entry { now, requests }, replicated.level());
+            let result = match payload {
+                Err(why) => Err(Unavailable::NotYet { why: why.to_string() }),
+                Ok(payload) => match replica.propose_for(purpose, payload).await {
+                    Ok(done) => decode_verdicts(&done.reply).map(|verdicts| Committed {
+                        index: done.index,
+                        term: done.term,
+                        verdicts,
+                    }),
+                    Err(error) => Err(unavailable_error(error)),
+                },
             };
             // The loop may have ended in the meantime.
             let _ = sender.send(Message::Committed { batch, result });

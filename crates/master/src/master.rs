@@ -60,7 +60,7 @@ impl Master {
         let records = RecordLogs::open(&env.disk, events, audit, store.on_fatal.clone())
             .map_err(|source| OpenError::Disk { path: "events".into(), source })?;
         records.audit.set_user_allowance(settings.audit_per_user, audit);
-        let replicated = ReplicatedState::new(records);
+        let replicated = ReplicatedState::with_known_level(records, settings.known_level);
         let (peers, shared) = (env.peers.clone(), replicated.clone());
         let transport = Arc::new(RaftTransport { id, peers, replicated: shared });
         let machine = wrap(CellStateMachine(replicated.clone()));
@@ -92,6 +92,7 @@ impl Master {
             damage: OnceLock::new(),
             leaderless_since: Mutex::default(),
             has_caught_up: AtomicBool::new(false),
+            scheduler_levels: Mutex::default(),
         }));
         let main_loop = MainLoop {
             core: Core::new(settings.core),

@@ -9,7 +9,7 @@
 //! Old segments are read through in the background, because a disk may lose data that is never
 //! read.
 
-use crate::audit::{AuditBody, AuditLine, AuditLog, decode};
+use crate::audit::{AuditBody, AuditLine, AuditLog, decode, encode};
 use crate::events::EventLog;
 use crate::handle::MasterHandle;
 use crate::peers::{PeerAnswer, PeerCall, RecordLog, RecordRange};
@@ -323,7 +323,7 @@ fn assign_numbers(
         let line = AuditLine { caller, command, object, verdict: LOST.into() };
         let index = neighbours.until.saturating_sub(1);
         let body = AuditBody { index, lines: vec![line], is_local: true };
-        let payload = postcard::to_stdvec(&body).map_err(io::Error::other)?;
+        let payload = encode(&body)?;
         records.push(Record { number: end, at: newest, payload });
     }
     let last = records.last().map_or(end, |record| record.number);
@@ -362,7 +362,7 @@ impl AuditLog {
     fn hole_neighbours(&self, hole: &Hole, applied: u64) -> io::Result<HoleNeighbours> {
         let (before, next) = self.segments.neighbours(hole)?;
         let at = before.as_ref().or(next.as_ref()).map_or(Time(0), |record| record.at);
-        let body = |record: Option<Record>| record.map(|r| decode(&r.payload)).transpose();
+        let body = |record: Option<Record>| record.as_ref().map(decode).transpose();
         let after = body(before)?.map_or(0, |body| body.index);
         // A rejection may come after the record of the entry it names.
         let until = body(next)?.map(|body| body.index + u64::from(body.is_local));
@@ -379,7 +379,7 @@ impl AuditLog {
             let Some(last) = batch.records.last().map(|record| record.number) else { break };
             let mut gap = batch.has_gap;
             for record in batch.records {
-                let body = decode(&record.payload)?;
+                let body = decode(&record)?;
                 // A record that belongs here may be missing.
                 let unsure = gap || seen.is_none();
                 gap = false;

@@ -7,10 +7,11 @@
 
 use crate::poll_wakers::Wakers;
 use crate::record_logs::RecordLogs;
-use cellwright_cell::command::{Actor, Command, Entry, Request, Verdict};
+use cellwright_api::level::known_level;
+use cellwright_cell::command::{Entry, Verdict};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::Event;
-use cellwright_cell::state::{LEVEL, State};
+use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
 use cellwright_names::SharedDirectory;
 use cellwright_supervise::exit_on_poisoned_lock;
@@ -70,6 +71,8 @@ pub struct ReplicatedState {
     pub records: RecordLogs,
     /// The addresses of tasks, for DNS.
     pub names: SharedDirectory,
+    /// The newest level that this replica knows. What the log holds beyond it is of a newer build.
+    known_level: u32,
 }
 
 /// The entries after an index.
@@ -82,6 +85,12 @@ pub enum LogTail {
 impl ReplicatedState {
     #[must_use]
     pub fn new(records: RecordLogs) -> Arc<ReplicatedState> {
+        ReplicatedState::with_known_level(records, known_level())
+    }
+
+    /// That of a replica which knows levels up to `known_level`.
+    #[must_use]
+    pub fn with_known_level(records: RecordLogs, known_level: u32) -> Arc<ReplicatedState> {
         Arc::new(ReplicatedState {
             view: RwLock::new(View { state: State::default(), index: 0, term: 0, log_epoch: 0 }),
             unread_events: Mutex::default(),
@@ -92,7 +101,20 @@ impl ReplicatedState {
             wakers: Wakers::default(),
             records,
             names: SharedDirectory::default(),
+            known_level,
         })
+    }
+
+    /// The newest level of the cell that this replica knows.
+    #[must_use]
+    pub fn known_level(&self) -> u32 {
+        self.known_level
+    }
+
+    /// The level of the cell, which decides in which format is written.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        self.with(|view| view.state.level())
     }
 
     /// The cell as this replica knows it now.
@@ -213,15 +235,16 @@ pub struct CellStateMachine(pub Arc<ReplicatedState>);
 impl cellwright_store::StateMachine for CellStateMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         let shared = &self.0;
-        let entry = match decode_entry(payload) {
+        let entry = match encode::load_entry_known(payload, shared.known_level) {
             Ok(entry) => entry,
             Err(error) => {
                 shared.records.stop(&format!("log entry {index} cannot be applied: {error}"));
                 return Vec::new();
             }
         };
-        if let Some(level) = unknown_level(&entry) {
-            let why = format!("level {level} is not known here; allowed: 1 to {LEVEL}");
+        let known = shared.known_level;
+        if let Some(level) = entry.level_beyond(known) {
+            let why = format!("level {level} is not known here; allowed: 1 to {known}");
             shared
                 .records
                 .stop(&format!("log entry {index} cannot be applied: {why}; run the newer build"));
@@ -249,7 +272,7 @@ impl cellwright_store::StateMachine for CellStateMachine {
     }
 
     fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
-        let mut view = unpack(bytes)?;
+        let mut view = unpack_known(bytes, self.0.known_level)?;
         if view.index > index {
             return Err(format!("snapshot of index {index} holds a state of {}", view.index));
         }
@@ -274,17 +297,6 @@ impl cellwright_store::StateMachine for CellStateMachine {
     }
 }
 
-/// The level an entry raises the cell to, if this build does not know it. If this replica rejected
-/// it while the others obey it, it would diverge.
-fn unknown_level(entry: &Entry) -> Option<u32> {
-    entry.requests.iter().find_map(|request| match request {
-        Request { by: Actor::Replica(_), command: Command::RaiseLevel { level }, .. } => {
-            (*level > LEVEL).then_some(*level)
-        }
-        _ => None,
-    })
-}
-
 /// Decodes an entry of the log.
 ///
 /// The build that wrote these bytes could read them, and acknowledged changes are in them. A
@@ -294,7 +306,7 @@ fn unknown_level(entry: &Entry) -> Option<u32> {
 /// # Errors
 /// When another build wrote the entry, or the bytes are not an entry.
 pub fn decode_entry(payload: &[u8]) -> Result<Entry, LoadError> {
-    encode::load_entry(payload)
+    encode::load_entry_known(payload, known_level())
 }
 
 /// Encodes a state with its log index: the payload of snapshots and checkpoints.
@@ -311,6 +323,12 @@ pub fn pack(view: &View) -> Vec<u8> {
 /// # Errors
 /// When the bytes are not what [`pack`] writes.
 pub fn unpack(bytes: &[u8]) -> Result<View, String> {
+    unpack_known(bytes, known_level())
+}
+
+/// # Errors
+/// As [`unpack`], and when a build wrote them that knows more levels than `known`.
+pub fn unpack_known(bytes: &[u8], known: u32) -> Result<View, String> {
     let word = |at: usize| {
         let part: [u8; 8] = bytes.get(at..at + 8)?.try_into().ok()?;
         Some(u64::from_le_bytes(part))
@@ -318,7 +336,7 @@ pub fn unpack(bytes: &[u8]) -> Result<View, String> {
     let (Some(index), Some(term), Some(log_epoch)) = (word(0), word(8), word(16)) else {
         return Err(format!("a state of {} bytes is too short", bytes.len()));
     };
-    let state = encode::load(&bytes[24..]).map_err(|error| error.to_string())?;
+    let state = encode::load_known(&bytes[24..], known).map_err(|error| error.to_string())?;
     Ok(View { state, index, term, log_epoch })
 }
 

@@ -58,6 +58,8 @@ pub struct LeaseRequest {
     pub passes: PassStatistics,
     /// The scheduler's clock when the request was sent.
     pub wall: Time,
+    /// The newest level of the cell that its build knows: schedulers read the log as masters do.
+    pub level: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

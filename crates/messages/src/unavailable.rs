@@ -19,6 +19,8 @@ pub enum Unavailable {
          writes are refused until space is freed"
     )]
     DiskFull { free: u64, reserve: u64 },
+    #[error("{why}; upgrade the cell's other masters and schedulers first")]
+    NotYet { why: String },
     #[error("the outcome is not known: {why}; send it again with the same request id")]
     Unknown { why: String },
     #[error("the master is shutting down")]

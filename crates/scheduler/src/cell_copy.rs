@@ -8,6 +8,7 @@
 //! The cluster snapshot catches up when the caller chooses ([`CellCopy::sync`]): while a plan is in
 //! flight there is no point in reading again what the plan wrote.
 
+use cellwright_api::level::known_level;
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange};
 use cellwright_cell::state::State;
@@ -24,6 +25,11 @@ pub enum FollowError {
     OlderTerm { index: u64, have: u64, found: u64 },
     #[error("record {index} cannot be read: {why}")]
     Unreadable { index: u64, why: LoadError },
+    #[error(
+        "record {index} raises the cell to level {found}, allowed: up to {known}; run the newer \
+         build"
+    )]
+    UnknownLevel { index: u64, found: u32, known: u32 },
 }
 
 pub struct CellCopy {
@@ -35,19 +41,27 @@ pub struct CellCopy {
     unsynced_events: Vec<Event>,
     /// Whether, since the last check, something happened that may let a pending task be placed.
     has_changes: bool,
+    /// The newest level of the cell that this scheduler knows.
+    known_level: u32,
 }
 
 impl Default for CellCopy {
-    /// The cell before the first entry.
     fn default() -> CellCopy {
-        CellCopy::of(0, 0, State::default())
+        CellCopy::knowing(known_level())
     }
 }
 
 impl CellCopy {
-    fn of(index: u64, term: u64, state: State) -> CellCopy {
+    /// The cell before the first entry, for a scheduler that knows levels up to `known_level`.
+    #[must_use]
+    pub fn knowing(known_level: u32) -> CellCopy {
+        CellCopy::of(0, 0, State::default(), known_level)
+    }
+
+    fn of(index: u64, term: u64, state: State, known_level: u32) -> CellCopy {
         let snapshot = ClusterSnapshot::from_state(&state);
-        CellCopy { state, snapshot, index, term, unsynced_events: Vec::new(), has_changes: true }
+        let unsynced_events = Vec::new();
+        CellCopy { state, snapshot, index, term, unsynced_events, has_changes: true, known_level }
     }
 
     /// The cell as restored from a snapshot of the state.
@@ -55,7 +69,18 @@ impl CellCopy {
     /// # Errors
     /// When the bytes are not a state.
     pub fn load(index: u64, term: u64, snapshot: &[u8]) -> Result<CellCopy, LoadError> {
-        Ok(CellCopy::of(index, term, encode::load(snapshot)?))
+        CellCopy::default().reloaded(index, term, snapshot)
+    }
+
+    /// As [`CellCopy::load`], for the scheduler that this copy is of.
+    pub(crate) fn reloaded(
+        &self,
+        index: u64,
+        term: u64,
+        snapshot: &[u8],
+    ) -> Result<CellCopy, LoadError> {
+        let known = self.known_level;
+        Ok(CellCopy::of(index, term, encode::load_known(snapshot, known)?, known))
     }
 
     /// Applies one record of the log. The cluster snapshot sees it at the next [`CellCopy::sync`].
@@ -70,8 +95,11 @@ impl CellCopy {
         if term < self.term {
             return Err(FollowError::OlderTerm { index, have: self.term, found: term });
         }
-        let entry = encode::load_entry(&record.entry);
+        let entry = encode::load_entry_known(&record.entry, self.known_level);
         let entry = entry.map_err(|why| FollowError::Unreadable { index, why })?;
+        if let Some(found) = entry.level_beyond(self.known_level) {
+            return Err(FollowError::UnknownLevel { index, found, known: self.known_level });
+        }
         let before = self.unsynced_events.len();
         self.state.apply(&entry, &mut self.unsynced_events);
         (self.index, self.term) = (index, term);

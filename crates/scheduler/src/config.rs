@@ -1,6 +1,7 @@
 //! The configuration of a scheduler, with defaults that suit nearly every cell.
 
 use crate::scheduler_shard::SchedulerShard;
+use cellwright_api::level::known_level;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_sched::Options;
@@ -26,6 +27,8 @@ pub struct SchedulerConfig {
     /// First and longest backoff after a failure.
     pub retry: Span,
     pub retry_max: Span,
+    /// The newest level of the cell that it knows; what is beyond it is of a newer build.
+    pub known_level: u32,
 }
 
 /// An invalid setting.
@@ -50,6 +53,7 @@ impl SchedulerConfig {
             answer_timeout: Span::seconds(10),
             retry: Span(100),
             retry_max: Span::seconds(5),
+            known_level: known_level(),
         }
     }
 

@@ -113,8 +113,8 @@ impl<L: MasterLink> Scheduler<L> {
         Ok(Scheduler {
             link,
             pass_runner,
+            copy: CellCopy::knowing(settings.known_level),
             settings,
-            copy: CellCopy::default(),
             planner: PassPlanner::new(pause),
             log_clock: LogClock::default(),
             started: Instant::now(),
@@ -269,6 +269,7 @@ impl<L: MasterLink> Scheduler<L> {
             scheduler_shard: self.settings.shard.name().to_owned(),
             passes: self.passes_being_reported,
             wall: cellwright_cell::time::Time::ZERO,
+            level: self.settings.known_level,
         };
         let (link, answer_timeout) = (Arc::clone(&self.link), self.settings.answer_timeout);
         self.lease_call =
@@ -356,7 +357,7 @@ impl<L: MasterLink> Scheduler<L> {
             tracing::warn!(index = answer.index, "the copy is of another log");
             self.remaining_plans.clear();
             self.log_call = None;
-            self.replace_copy(CellCopy::default());
+            self.replace_copy(CellCopy::knowing(self.settings.known_level));
         }
         self.planner.on_plan_result(result.placed, result.rejected, at);
         if !self.planner.is_active(at) {
@@ -395,7 +396,7 @@ impl<L: MasterLink> Scheduler<L> {
             self.log_clock.observe(self.copy.now(), at);
         }
         applied.map_err(|error| {
-            self.replace_copy(CellCopy::default());
+            self.replace_copy(CellCopy::knowing(self.settings.known_level));
             error.to_string()
         })
     }
@@ -407,7 +408,7 @@ impl<L: MasterLink> Scheduler<L> {
         state: &[u8],
         at: u64,
     ) -> Result<(), String> {
-        let copy = run_heavy(|| CellCopy::load(index, term, state));
+        let copy = run_heavy(|| self.copy.reloaded(index, term, state));
         self.replace_copy(copy.map_err(|why| format!("snapshot {index} cannot be read: {why}"))?);
         self.log_clock.observe(self.copy.now(), at);
         Ok(())

@@ -81,6 +81,7 @@ async fn the_three_questions_and_their_answers() {
         scheduler_shard: "gpu".into(),
         passes,
         wall: cellwright_cell::time::Time::ZERO,
+        level: 1,
     };
     let answer = LeaseAnswer { granted: true, holder: "s1".into(), length: Span(9) };
     let (link, served) = answering("200 OK", wire(&answer)).await;

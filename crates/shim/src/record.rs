@@ -1,20 +1,28 @@
-//! Small files that must be whole or absent: a line with a checksum, then JSON. A file is replaced
-//! by renaming a finished one over it, so a reader sees the old content or the new.
+//! Small files that must be whole or absent: a line with a format and a checksum, then JSON. A file
+//! is replaced by renaming a finished one over it, so a reader sees the old content or the new.
+//!
+//! The format is that of the value ([`Recorded`]). An older one is converted when it is read; a
+//! newer one is refused by name, and neither read as far as it goes nor taken for damage: what an
+//! agent cannot read it must not replace.
 //!
 //! Rejected: one database for the whole agent. A shim outlives its agent and writes its own exit;
 //! two processes would share the database, and damage to it would lose every task at once.
 
+use crate::protocol::{Exit, Launch, ShimRecord};
+use cellwright_agent_core::orders::Orders;
+use cellwright_cell::desired::DesiredTask;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-const HEADER: &str = "cell-record 1 ";
+const HEADER: &str = "cell-record ";
 const LOCK_MODE: u32 = 0o600;
 
 /// Why a record cannot be used.
@@ -24,7 +32,36 @@ pub enum RecordError {
     Io { path: PathBuf, why: io::Error },
     #[error("{} is damaged: {why}", path.display())]
     Damaged { path: PathBuf, why: String },
+    #[error("{} is of format {found}; allowed: 1 to {newest}; run the newer build", path.display())]
+    TooNew { path: PathBuf, found: u32, newest: u32 },
 }
+
+/// A value that is kept in a record.
+///
+/// After a release, a field more or another meaning of one raises `FORMAT`, and `upgrade` says what
+/// the field is in records that have none.
+pub trait Recorded: Serialize + DeserializeOwned {
+    const FORMAT: u32 = 1;
+
+    /// What a record of format `from` holds, as one of the format after it.
+    ///
+    /// # Errors
+    /// When it holds something else.
+    fn upgrade(from: u32, body: Value) -> Result<Value, String> {
+        let _ = from;
+        Ok(body)
+    }
+}
+
+impl Recorded for DesiredTask {}
+impl Recorded for Orders {}
+impl Recorded for Launch {}
+impl Recorded for ShimRecord {}
+impl Recorded for Exit {}
+/// The first number of a range.
+impl Recorded for u32 {}
+/// Identities of devices.
+impl Recorded for Vec<String> {}
 
 /// What a record must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +76,7 @@ pub enum Durability {
 ///
 /// # Errors
 /// When the folder cannot be written.
-pub fn write<T: Serialize>(
+pub fn write<T: Recorded>(
     path: &Path,
     value: &T,
     durability: Durability,
@@ -55,7 +92,7 @@ pub fn write<T: Serialize>(
 ///
 /// # Errors
 /// When the folder cannot be written.
-pub fn create<T: Serialize>(
+pub fn create<T: Recorded>(
     path: &Path,
     value: &T,
     durability: Durability,
@@ -72,7 +109,7 @@ pub fn create<T: Serialize>(
 }
 
 /// The whole record, under a name of this process.
-fn write_draft<T: Serialize>(
+fn write_draft<T: Recorded>(
     path: &Path,
     value: &T,
     durability: Durability,
@@ -80,7 +117,8 @@ fn write_draft<T: Serialize>(
     let io = |why| RecordError::Io { path: path.to_owned(), why };
     let body = serde_json::to_string(value)
         .map_err(|why| RecordError::Damaged { path: path.to_owned(), why: why.to_string() })?;
-    let text = format!("{HEADER}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
+    let sum = xxh3_64(body.as_bytes());
+    let text = format!("{HEADER}{} {sum:016x}\n{body}\n", T::FORMAT);
     let draft = path.with_extension(format!("new-{}", std::process::id()));
     let mut options = OpenOptions::new();
     let mut file =
@@ -106,7 +144,7 @@ fn flush_folder(path: &Path, durability: Durability) -> Result<(), RecordError> 
 ///
 /// # Errors
 /// When it cannot be read, or is not what was written.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+pub fn read<T: Recorded>(path: &Path) -> Result<Option<T>, RecordError> {
     let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
     let text = match read_text(path) {
         Ok(text) => text,
@@ -118,12 +156,28 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
         Err(why) => return Err(RecordError::Io { path: path.to_owned(), why }),
     };
     let rest = text.strip_prefix(HEADER).ok_or_else(|| damaged("no head"))?;
+    let (format, rest) = rest.split_once(' ').ok_or_else(|| damaged("no format"))?;
     let (sum, body) = rest.split_once('\n').ok_or_else(|| damaged("no body"))?;
     let body = body.strip_suffix('\n').ok_or_else(|| damaged("cut off"))?;
     if format!("{:016x}", xxh3_64(body.as_bytes())) != sum {
         return Err(damaged("the checksum differs"));
     }
-    serde_json::from_str(body).map(Some).map_err(|why| damaged(&why.to_string()))
+    let found = format.parse().ok().filter(|found| *found > 0);
+    let found: u32 = found.ok_or_else(|| damaged("its format is no number"))?;
+    if found > T::FORMAT {
+        return Err(RecordError::TooNew { path: path.to_owned(), found, newest: T::FORMAT });
+    }
+    upgraded::<T>(found, body).map(Some).map_err(|why| damaged(&why))
+}
+
+fn upgraded<T: Recorded>(found: u32, body: &str) -> Result<T, String> {
+    let text = |why: serde_json::Error| why.to_string();
+    if found == T::FORMAT {
+        return serde_json::from_str(body).map_err(text);
+    }
+    let old = serde_json::from_str(body).map_err(text)?;
+    let body = (found..T::FORMAT).try_fold(old, |body, from| T::upgrade(from, body))?;
+    serde_json::from_value(body).map_err(text)
 }
 
 /// Some of these files lie where a task of the agent's own account can reach them: a link there is
@@ -168,7 +222,49 @@ pub fn is_link(why: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use serde::Deserialize;
     use std::os::unix::fs::PermissionsExt;
+
+    impl Recorded for Vec<u32> {}
+
+    /// As a build knows it in which a field was added twice.
+    #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Grown {
+        numbers: Vec<u32>,
+        first: u32,
+        name: String,
+    }
+
+    impl Recorded for Grown {
+        const FORMAT: u32 = 3;
+
+        fn upgrade(from: u32, body: Value) -> Result<Value, String> {
+            match (from, body) {
+                (1, numbers) => Ok(serde_json::json!({ "first": numbers[0], "numbers": numbers })),
+                (2, Value::Object(mut fields)) => {
+                    fields.insert("name".into(), "none".into());
+                    Ok(Value::Object(fields))
+                }
+                (from, body) => Err(format!("{body} is no record of format {from}")),
+            }
+        }
+    }
+
+    #[test]
+    fn an_older_format_is_converted_and_a_newer_one_named_and_left_alone() {
+        let scratch = Scratch::new();
+        let path = scratch.path("life");
+        write(&path, &vec![3u32, 1], Durability::Process).unwrap();
+        let grown = Grown { numbers: vec![3, 1], first: 3, name: "none".into() };
+        assert_eq!(read::<Grown>(&path).unwrap().as_ref(), Some(&grown));
+        write(&path, &grown, Durability::Process).unwrap();
+        assert_eq!(read::<Grown>(&path).unwrap(), Some(grown));
+        let refused = read::<Vec<u32>>(&path).unwrap_err();
+        assert!(matches!(refused, RecordError::TooNew { found: 3, newest: 1, .. }), "{refused}");
+        let expected =
+            format!("{} is of format 3; allowed: 1 to 1; run the newer build", path.display());
+        assert_eq!(refused.to_string(), expected);
+    }
 
     #[test]
     fn nobody_else_can_open_what_is_locked() {

@@ -5,7 +5,7 @@
 //! machine that lost its power has other things to report, and times of another boot mean nothing.
 
 use crate::boot;
-use crate::record::{self, Durability};
+use crate::record::{self, Durability, Recorded};
 use cellwright_agent_core::resource_control::PressureHistory;
 use cellwright_cell::time::Span;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ struct StoredPressure {
     boot_id: String,
     known: PressureHistory,
 }
+
+impl Recorded for StoredPressure {}
 
 pub struct PressureStore {
     path: PathBuf,

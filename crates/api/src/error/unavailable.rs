@@ -29,6 +29,7 @@ impl From<Unavailable> for ApiError {
             Unavailable::DiskFull { free, reserve } => {
                 ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
             }
+            Unavailable::NotYet { .. } => ApiError::new(Code::WrongState, message),
             Unavailable::Unknown { .. } => {
                 ApiError::new(Code::TimedOut, message).with_retry_after(DEFAULT_RETRY_AFTER)
             }

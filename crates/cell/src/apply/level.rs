@@ -6,7 +6,7 @@ use super::Context;
 use crate::command::{Done, Verdict};
 use crate::event::EventKind;
 use crate::reason::{Reason, Rejection};
-use crate::state::LEVEL;
+use crate::state::HIGHEST_LEVEL;
 
 impl Context<'_> {
     pub(super) fn raise_level(&mut self, level: u32) -> Verdict {
@@ -14,9 +14,9 @@ impl Context<'_> {
         if level == found {
             return Ok(Done::Unchanged);
         }
-        if level > LEVEL || Some(level) != found.checked_add(1) {
+        if level > HIGHEST_LEVEL || Some(level) != found.checked_add(1) {
             // Not the level itself, which is another one in another build: answers are hashed.
-            let is_last = found >= LEVEL;
+            let is_last = found >= HIGHEST_LEVEL;
             return Err(Rejection::BadLevel { requested: level, found, is_last });
         }
         self.state.level = level;
@@ -29,7 +29,7 @@ impl Context<'_> {
 mod tests {
     use crate::apply::fixture::Cell;
     use crate::command::{Command, Done};
-    use crate::state::LEVEL;
+    use crate::state::HIGHEST_LEVEL;
 
     fn check(from: u32, requested: u32, want: Result<Done, &str>) {
         let mut cell = Cell::default();
@@ -47,12 +47,16 @@ mod tests {
 
     #[test]
     fn one_level_at_a_time_up_to_what_the_build_knows() {
-        let highest = format!("{LEVEL}, the highest this build knows");
-        check(LEVEL, LEVEL, Ok(Done::Unchanged));
-        check(LEVEL - 1, LEVEL, Ok(Done::Applied));
-        check(LEVEL, LEVEL + 1, Err(&highest));
-        check(LEVEL, LEVEL - 1, Err(&highest));
-        check(LEVEL - 1, LEVEL + 1, Err(&format!("{} or {LEVEL}", LEVEL - 1)));
+        let highest = format!("{HIGHEST_LEVEL}, the highest this build knows");
+        check(HIGHEST_LEVEL, HIGHEST_LEVEL, Ok(Done::Unchanged));
+        check(HIGHEST_LEVEL - 1, HIGHEST_LEVEL, Ok(Done::Applied));
+        check(HIGHEST_LEVEL, HIGHEST_LEVEL + 1, Err(&highest));
+        check(HIGHEST_LEVEL, HIGHEST_LEVEL - 1, Err(&highest));
+        check(
+            HIGHEST_LEVEL - 1,
+            HIGHEST_LEVEL + 1,
+            Err(&format!("{} or {HIGHEST_LEVEL}", HIGHEST_LEVEL - 1)),
+        );
         check(u32::MAX, 0, Err(&format!("{}, the highest this build knows", u32::MAX)));
     }
 }

@@ -14,7 +14,7 @@ use crate::reason::Rejection;
 use crate::replay_windows::{MAX_WINDOWS, WINDOW_SIZE};
 use crate::resource::MAX_QUANTITY;
 use crate::spec::{MAX_LIST, MAX_TASKS};
-use crate::state::{LEVEL, State};
+use crate::state::{HIGHEST_LEVEL, State};
 use crate::tables::{TableRow, each_table, row_title};
 use crate::task::{MAX_CRASH_PAIRS, Task};
 
@@ -179,8 +179,9 @@ impl TableRow for Blob {
 
 fn head(state: &State) -> Checked {
     let row = "head of the state";
-    if state.level == 0 || state.level > LEVEL {
-        return Err(bad_row(row, format!("level is {}; allowed: 1 to {LEVEL}", state.level)));
+    let (level, highest) = (state.level, HIGHEST_LEVEL);
+    if level == 0 || level > highest {
+        return Err(bad_row(row, format!("level is {level}; allowed: 1 to {highest}")));
     }
     at_most(row, "attempt floor", u64::from(state.attempt_floor), MAX_COUNTER)?;
     at_most(row, "number of entries applied", state.applied, u64::MAX >> 1)

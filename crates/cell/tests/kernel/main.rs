@@ -11,6 +11,7 @@ mod hashes;
 mod json;
 mod options;
 mod properties;
+mod rehearsal;
 mod rejections;
 mod rights;
 mod samples;

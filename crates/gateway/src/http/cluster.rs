@@ -15,7 +15,7 @@ use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::Resources;
-use cellwright_cell::state::{LEVEL, State};
+use cellwright_cell::state::State;
 use cellwright_store::{Member, Peer, Role};
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl Api {
             purged: status.purged.unwrap_or(0),
             members: status.members.iter().map(member).collect(),
             version: env!("CARGO_PKG_VERSION").into(),
-            level: LEVEL,
+            level: self.handle.replicated().known_level(),
             leaderless_ms: leaderless
                 .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
             damage: self.handle.disk_damage(),

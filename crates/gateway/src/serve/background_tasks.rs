@@ -15,7 +15,7 @@ use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::state::{LEVEL, State};
+use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_identity::dev_token::PublishedToken;
 use cellwright_master::blob_syncer::BlobSyncer;
@@ -70,7 +70,8 @@ pub(super) async fn start_background_tasks(
         commands.push(Command::SetBounds(config.bounds));
         // A new cell has no replica with a lower level.
         let next = State::default().level() + 1;
-        commands.extend((next..=LEVEL).map(|level| Command::RaiseLevel { level }));
+        let known = handle.replicated().known_level();
+        commands.extend((next..=known).map(|level| Command::RaiseLevel { level }));
         let submitting = submit_first_commands(handle.clone(), commands, config.data_dir.clone());
         match handle.status().members.len() {
             0 | 1 => submitting.await,

@@ -30,6 +30,7 @@ async fn lease(cell: &Cell, scheduler: &str, shard: &str) {
         scheduler_shard: shard,
         passes: PassStatistics::default(),
         wall: cellwright_identity::clock::wall(),
+        level: 1,
     };
     assert!(within(client.lease(&request)).await.unwrap().granted);
 }

@@ -61,6 +61,7 @@ async fn a_scheduler_asks_for_leases_in_its_own_name() {
         scheduler_shard: String::new(),
         passes: PassStatistics::default(),
         wall: cellwright_identity::clock::wall(),
+        level: 1,
     };
     let error = within(client.lease(&ask("s2"))).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::NotAllowed), "{error}");

@@ -52,6 +52,7 @@ async fn prepared_cell(max_run: Option<u64>) -> Cell {
         scheduler_shard: shard,
         passes: PassStatistics::default(),
         wall: cellwright_identity::clock::wall(),
+        level: 1,
     };
     assert!(within(client.lease(&request)).await.unwrap().granted);
     cell

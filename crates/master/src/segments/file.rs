@@ -8,8 +8,10 @@ use cellwright_store::frame::{self, FilePosition, Frame, HEADER_LEN, TRAILER_LEN
 use std::io;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const MAGIC: [u8; 8] = *b"CELLREC1";
-/// Magic 8, after 8, gap 1, checksum 8.
+const MAGIC: [u8; 7] = *b"CELLREC";
+/// A digit behind the magic.
+const VERSION: u8 = b'1';
+/// Magic 7, version 1, after 8, gap 1, checksum 8.
 pub(super) const SEGMENT_HEADER_LEN: usize = 25;
 /// What the checksum of a header covers.
 const HEADER_BODY_LEN: usize = 17;
@@ -17,6 +19,10 @@ const HEADER_BODY_LEN: usize = 17;
 pub(super) const SEAL_LEN: usize = HEADER_LEN + TRAILER_LEN;
 /// Stored beside the segments; its name is shorter than a segment's.
 pub(super) const SYNC_MARK_FILE: &str = "synced";
+
+const MARK_MAGIC: [u8; 7] = *b"CELLSYN";
+/// Magic 7, version 1, four words, checksum 8.
+const MARK_LEN: usize = 48;
 
 /// Digits of a segment's name.
 pub(super) const NAME_DIGITS: usize = 20;
@@ -26,7 +32,7 @@ pub(super) fn segment_number(name: &str) -> Option<u64> {
 }
 
 pub(super) fn header(after: u64, has_gap: bool) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
+    let mut bytes = [&MAGIC[..], &[VERSION]].concat();
     bytes.extend_from_slice(&after.to_le_bytes());
     bytes.push(u8::from(has_gap));
     let checksum = xxh3_64_with_seed(&bytes, 0);
@@ -42,9 +48,25 @@ pub(super) fn read_header(disk: &dyn Disk, path: &str, after: u64) -> io::Result
         Err(error) => return Err(error),
     };
     let sum = xxh3_64_with_seed(&bytes[..HEADER_BODY_LEN], 0);
-    let good =
-        bytes[..8] == MAGIC && sum == u64_at(&bytes, HEADER_BODY_LEN) && u64_at(&bytes, 8) == after;
+    let whole = bytes[..7] == MAGIC && sum == u64_at(&bytes, HEADER_BODY_LEN);
+    let good = whole && u64_at(&bytes, 8) == after;
+    if whole {
+        check_version(path, bytes[7])?;
+    }
     Ok(good.then(|| bytes[16] == 1))
+}
+
+/// What a newer build wrote is not damaged: it is refused, and never taken for a hole to be filled.
+fn check_version(path: &str, found: u8) -> io::Result<()> {
+    if found <= VERSION {
+        return Ok(());
+    }
+    let why = format!(
+        "{path} has format version {}, this build reads up to {}; run a newer one",
+        found.saturating_sub(b'0'),
+        VERSION - b'0'
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 pub(super) fn record(after: u64, offset: u64, record: &Record) -> io::Result<Vec<u8>> {
@@ -155,7 +177,8 @@ pub(super) struct SyncMark {
 impl SyncMark {
     pub(super) fn encode(self) -> Vec<u8> {
         let words = [self.after, self.bytes, self.last, self.covered];
-        let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        let mut bytes = [&MARK_MAGIC[..], &[VERSION]].concat();
+        bytes.extend(words.into_iter().flat_map(u64::to_le_bytes));
         let sum = xxh3_64_with_seed(&bytes, 1);
         bytes.extend_from_slice(&sum.to_le_bytes());
         bytes
@@ -169,11 +192,18 @@ impl SyncMark {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if bytes.len() != 40 || xxh3_64_with_seed(&bytes[..32], 1) != u64_at(&bytes, 32) {
+        let (body, sum) = bytes.split_at(bytes.len().saturating_sub(8));
+        let is_whole = sum.len() == 8
+            && body.starts_with(&MARK_MAGIC)
+            && xxh3_64_with_seed(body, 1) == u64_at(sum, 0);
+        if is_whole {
+            check_version(path, body.get(7).copied().unwrap_or_default())?;
+        }
+        if !is_whole || bytes.len() != MARK_LEN {
             tracing::error!(path, "damaged; what had been synced is not known");
             return Ok(None);
         }
-        let [after, bytes, last, covered] = [0, 8, 16, 24].map(|at| u64_at(&bytes, at));
+        let [after, bytes, last, covered] = [8, 16, 24, 32].map(|at| u64_at(&bytes, at));
         Ok(Some(SyncMark { after, bytes, last, covered }))
     }
 }
@@ -187,4 +217,19 @@ fn u64_at(bytes: &[u8], from: usize) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[from..from + 8]);
     u64::from_le_bytes(eight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_version_is_named_and_not_taken_for_damage() {
+        let error = check_version("events/0", VERSION + 1).unwrap_err().to_string();
+        let expected = "events/0 has format version 2, this build reads up to 1; run a newer one";
+        assert_eq!(error, expected);
+        assert!(check_version("events/0", VERSION).is_ok());
+        let mark = SyncMark { after: 1, bytes: 2, last: 3, covered: 4 }.encode();
+        assert_eq!((mark.len(), &mark[..8]), (MARK_LEN, b"CELLSYN1".as_slice()));
+    }
 }

@@ -37,7 +37,7 @@ pub fn settings() -> StoreConfig {
     StoreConfig { reserve_bytes: 0, ..StoreConfig::default() }
 }
 
-struct NoBlobPeers;
+pub struct NoBlobPeers;
 
 impl Peers for NoBlobPeers {
     fn call(
@@ -149,7 +149,7 @@ async fn a_snapshot_of_a_newer_build_is_refused_and_left_where_it_is() {
 }
 
 /// All files of log, snapshots and checkpoints, by path.
-fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for folder in ["log", "snap", "checkpoints"] {
         let Ok(entries) = std::fs::read_dir(dir.join(folder)) else { continue };

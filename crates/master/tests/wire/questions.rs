@@ -72,7 +72,8 @@ fn scheduler(samples: &mut Samples) {
         "passes": 1, "placed": 2, "rejected": 3, "preempted": 4, "pending": 5, "micros": 6,
         "longest_micros": 7, "evaluations": 8,
     });
-    let lease = json!({ "scheduler": "s1", "scheduler_shard": "gpu", "passes": passes, "wall": 9 });
+    let lease = json!({ "scheduler": "s1", "scheduler_shard": "gpu", "passes": passes, "wall": 9,
+        "level": 1 });
     samples.one::<LeaseRequest>("sample", lease);
 }
 

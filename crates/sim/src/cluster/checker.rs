@@ -8,7 +8,7 @@ use crate::agent::RunEvent;
 use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::invariant;
 use cellwright_cell::machine::MachineStatus;
-use cellwright_cell::state::State;
+use cellwright_cell::state::{HIGHEST_LEVEL, State};
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Span;
 use cellwright_cell::{encode, event::Event};
@@ -132,7 +132,7 @@ impl Checker {
                             "the log was rewritten from {from} to {to}"
                         )));
                     }
-                    let entry = encode::load_entry(&record.entry)
+                    let entry = encode::load_entry_known(&record.entry, HIGHEST_LEVEL)
                         .map_err(|e| CheckFailure(format!("entry {}: {e}", record.index)))?;
                     let before = self.state.clone();
                     let mut events: Vec<Event> = Vec::new();
@@ -149,7 +149,8 @@ impl Checker {
                 Ok(())
             }
             LogAnswer::Snapshot { index, state, .. } => {
-                self.state = encode::load(&state).map_err(|e| CheckFailure(e.to_string()))?;
+                let loaded = encode::load_known(&state, HIGHEST_LEVEL);
+                self.state = loaded.map_err(|e| CheckFailure(e.to_string()))?;
                 self.index = index;
                 self.compare(index)
             }

@@ -17,6 +17,7 @@ pub mod ledger;
 mod membership;
 pub mod net;
 mod scheduler_link;
+mod upgrade;
 mod usage_checker;
 pub mod violations;
 pub mod watches;
@@ -74,7 +75,7 @@ impl RunPlan {
     #[must_use]
     pub fn of(seed: u64) -> RunPlan {
         let masters = [3, 3, 3, 5, 3, 1][usize::try_from(seed % 6).unwrap_or(0)];
-        let shape = CellShape { masters, machines: 5, schedulers: 2 };
+        let shape = CellShape { masters, machines: 5, schedulers: 2, upgrades: false };
         RunPlan {
             seed,
             shape,
@@ -97,6 +98,8 @@ pub struct Summary {
     pub messages: u64,
     pub virtual_millis: u64,
     pub hash: u64,
+    /// The level that the cell is at.
+    pub level: u32,
 }
 
 /// Runs one simulated cell to its end.
@@ -161,6 +164,10 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
         run_and_check(&cluster, &mut checker, &ledger, checks).await?;
     }
     faults::heal(&mut cluster).await.map_err(CheckFailure)?;
+    if plan.shape.upgrades {
+        cluster.upgrade_all().await.map_err(|why| CheckFailure(why.to_string()))?;
+        run_and_check(&cluster, &mut checker, &ledger, 50).await?;
+    }
     for client in clients {
         client.abort();
         // An aborted task is cancelled; any other failure was reported by the task itself.
@@ -183,6 +190,7 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
         messages: cluster.net.calls(),
         virtual_millis: cluster.now(),
         hash: state.hash(),
+        level: state.level(),
     };
     cluster.shut_down().await.map_or(Ok(summary), |violation| Err(CheckFailure(violation)))
 }

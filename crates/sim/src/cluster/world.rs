@@ -7,6 +7,7 @@ use super::disk::{DiskBugs, VirtualDisk};
 use super::failpoints::{Failpoint, PanicPoint};
 use super::net::{NetBugs, NodeAddress, VirtualNet, VirtualPeers, replica_of_address};
 use super::scheduler_link::SchedulerLink;
+use super::upgrade::known_level;
 use super::violations::ViolationLog;
 use super::watches::{FlowBugs, Watches};
 use crate::agent::invariants::AgentInvariants;
@@ -68,6 +69,8 @@ pub struct CellShape {
     pub masters: u64,
     pub machines: u64,
     pub schedulers: u64,
+    /// Whatever starts again is of the next release.
+    pub upgrades: bool,
 }
 
 /// How long a virtual machine takes to start and to stop a task, in milliseconds.
@@ -88,6 +91,7 @@ struct ReplicaNode {
     master: Option<Master>,
     /// It never comes back.
     is_lost: bool,
+    has_started: bool,
     /// This incarnation must not go on, because its disk reported damage.
     has_failed: Arc<AtomicBool>,
 }
@@ -186,9 +190,9 @@ impl Cluster {
         for id in 1..=shape.masters {
             let disk = VirtualDisk::new(seed.wrapping_mul(31).wrapping_add(id), bugs.disk);
             let failed = Arc::default();
-            cluster
-                .nodes
-                .insert(id, ReplicaNode { disk, master: None, is_lost: false, has_failed: failed });
+            let (is_lost, has_started) = (false, false);
+            let node = ReplicaNode { disk, master: None, is_lost, has_started, has_failed: failed };
+            cluster.nodes.insert(id, node);
             cluster.start_replica(id).await.map_err(|e| e.to_string())?;
         }
         let first = cluster.net.master(1).ok_or("replica 1 is missing")?;
@@ -202,6 +206,9 @@ impl Cluster {
             let known = MasterSelector::new(1 + number % shape.masters);
             cluster.scheduler_links.push(Arc::new(Mutex::new(known)));
             cluster.start_scheduler(number);
+        }
+        if shape.upgrades {
+            cluster.raise_levels();
         }
         Ok(cluster)
     }
@@ -254,8 +261,11 @@ impl Cluster {
             forgets_applied: forgets,
             failpoint: planted,
         };
-        let master =
-            Master::start_wrapped(id, master_config(self.bugs), store, around, wrap).await?;
+        let mut config = master_config(self.bugs);
+        let is_upgraded = self.shape.upgrades && node.has_started;
+        config.known_level = known_level(is_upgraded);
+        node.has_started = true;
+        let master = Master::start_wrapped(id, config, store, around, wrap).await?;
         self.net.attach(id, master.handle().clone());
         node.master = Some(master);
         Ok(())
@@ -427,6 +437,7 @@ impl Cluster {
         settings.poll_wait = Span(1000);
         settings.answer_timeout = Span(1000);
         settings.retry_max = Span(500);
+        settings.known_level = known_level(self.shape.upgrades && self.now() > 0);
         let Ok(scheduler) = Scheduler::new(Arc::new(link), settings) else { return };
         let running = self.supervisor.spawn_essential("a scheduler", scheduler.run());
         if let Some(slot) = self.scheduler_tasks.get_mut(slot)
