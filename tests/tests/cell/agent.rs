@@ -455,13 +455,15 @@ fn a_shim_begins_once() {
         command
     };
     fs::create_dir(folder.path("logs")).unwrap();
-    let launch = serde_json::json!({
-        "name": "u/j/0",
-        "command": ["sh", "-c", "echo once; echo twice >&2; exit 7"],
-        "env": [],
-        "directory": folder.path(""),
-        "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
-    });
+    let launch: cellwright_agent::shim::protocol::Launch =
+        serde_json::from_value(serde_json::json!({
+            "name": "u/j/0",
+            "command": ["sh", "-c", "echo once; echo twice >&2; exit 7"],
+            "env": [],
+            "directory": folder.path(""),
+            "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
+        }))
+        .expect("a launch");
     let path = PathBuf::from(folder.path("launch"));
     cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Durability::Process)
         .unwrap();
