@@ -101,6 +101,7 @@ fn check(spoil: fn(&mut LogRecord), want: &str) {
         Err(FollowError::Gap { .. }) => "gap",
         Err(FollowError::OlderTerm { .. }) => "older term",
         Err(FollowError::Unreadable { .. }) => "unreadable",
+        Err(FollowError::UnknownLevel { .. }) => "unknown level",
     };
     assert_eq!(error, want);
     if want != "fine" {
