@@ -522,7 +522,8 @@ mod tests {
         fs::write(lost.join(BEGUN), "").unwrap();
         fs::remove_file(other.join(ORDER_FILE)).unwrap();
         // As a future version may write.
-        record::write(&made(5).join(ORDER_FILE), &"not an order", Durability::Process).unwrap();
+        let other = vec!["not an order".to_owned()];
+        record::write(&made(5).join(ORDER_FILE), &other, Durability::Process).unwrap();
         let found = folders.attempts().unwrap();
         let kinds: Vec<&str> = found
             .iter()
