@@ -118,7 +118,7 @@ impl ConnectionPool {
         };
         let collected = Limited::new(body, limit).collect().await;
         let body = collected.map_err(|e| TransportError::after_sending(address, e))?.to_bytes();
-        // A token that is refused, or was not there yet, is looked up again with a new connection.
+        // A token that is refused is looked up again with a new connection.
         if status != StatusCode::UNAUTHORIZED {
             self.put_idle(address, connection);
         }
@@ -144,7 +144,26 @@ impl ConnectionPool {
         }
     }
 
+    /// A dev master that starts listens before it publishes its token, and one that is started anew
+    /// at an address has another: a request refused for want of the token that is published by now
+    /// had no effect and is sent once more, with that.
     async fn send(
+        &self,
+        master: &str,
+        call: &Call,
+    ) -> Result<(Response<Incoming>, Connection), TransportError> {
+        let (response, connection) = self.send_once(master, call).await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let published = self.dial_target(master).1;
+            if published.is_some() && published != connection.token {
+                self.lock().remove(master);
+                return self.send_once(master, call).await;
+            }
+        }
+        Ok((response, connection))
+    }
+
+    async fn send_once(
         &self,
         master: &str,
         call: &Call,
@@ -307,21 +326,37 @@ mod tests {
     /// Answers 401 without a token and 200 with one, and counts the connections it accepts.
     async fn serve(listener: TcpListener, accepted: Arc<AtomicUsize>) {
         loop {
-            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let (stream, _) = listener.accept().await.expect("a connection");
             accepted.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(async move {
-                let mut seen = Vec::new();
-                while stream.read_buf(&mut seen).await.is_ok_and(|bytes| bytes > 0) {
-                    if !seen.ends_with(b"\r\n\r\n") {
-                        continue;
-                    }
-                    let has_token = seen.windows(21).any(|at| at == b"authorization: Bearer");
-                    let status = if has_token { "200 OK" } else { "401 Unauthorized" };
-                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
-                    stream.write_all(answer.as_bytes()).await.expect("an answer");
-                    seen.clear();
-                }
-            });
+            tokio::spawn(serve_connection(stream));
+        }
+    }
+
+    async fn serve_connection(mut stream: TcpStream) {
+        let mut seen = Vec::new();
+        while stream.read_buf(&mut seen).await.is_ok_and(|bytes| bytes > 0) {
+            if !seen.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let has_token = seen.windows(21).any(|at| at == b"authorization: Bearer");
+            let status = if has_token { "200 OK" } else { "401 Unauthorized" };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.expect("an answer");
+            seen.clear();
+        }
+    }
+
+    fn get_call() -> Call {
+        Call {
+            method: Method::GET,
+            path: "/".to_owned(),
+            headers: HeaderMap::new(),
+            body: Payload::Whole(Bytes::new()),
+            streamed: false,
+            repeatable: true,
+            attempt_timeout: Duration::from_secs(10),
+            deadline: Duration::from_secs(10),
+            max_bytes: None,
         }
     }
 
@@ -334,17 +369,7 @@ mod tests {
         let accepted = Arc::new(AtomicUsize::new(0));
         tokio::spawn(serve(listener, accepted.clone()));
         let pool = ConnectionPool::new(None, true, Duration::from_secs(10), 4);
-        let call = Call {
-            method: Method::GET,
-            path: "/".to_owned(),
-            headers: HeaderMap::new(),
-            body: Payload::Whole(Bytes::new()),
-            streamed: false,
-            repeatable: true,
-            attempt_timeout: Duration::from_secs(10),
-            deadline: Duration::from_secs(10),
-            max_bytes: None,
-        };
+        let call = get_call();
         let master = address.to_string();
         let status = async || pool.exchange(&master, &call).await.expect("an answer").status;
         assert_eq!(status().await, 401);
@@ -355,6 +380,29 @@ mod tests {
         drop(published);
         assert_eq!(status().await, 200, "not looked up again");
         assert_eq!(accepted.load(Ordering::Relaxed), 2);
+        std::fs::remove_dir_all(&data).expect("removed");
+    }
+
+    /// A client that finds no token, and connects while the master makes one, is not refused.
+    #[tokio::test]
+    async fn a_token_published_while_a_request_waits_is_used_for_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let pool = ConnectionPool::new(None, true, Duration::from_secs(10), 4);
+        let call = get_call();
+        let master = address.to_string();
+        let data = std::env::temp_dir().join(format!("cellwright-late-{}", std::process::id()));
+        std::fs::create_dir_all(&data).expect("a folder");
+        let started = async {
+            // The client has connected, so it has looked for a token and found none.
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let published = dev_token::PublishedToken::publish(&data, address).expect("a token");
+            tokio::spawn(serve_connection(stream));
+            tokio::spawn(serve(listener, Arc::default()));
+            published
+        };
+        let (received, _published) = tokio::join!(pool.exchange(&master, &call), started);
+        assert_eq!(received.expect("an answer").status, 200);
         std::fs::remove_dir_all(&data).expect("removed");
     }
 
