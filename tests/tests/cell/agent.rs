@@ -2,6 +2,7 @@
 //! the death of agent and shim with their pids, and no process is left behind.
 
 use crate::support::{self, Folder, Running, TIMEOUT, free_address, stdout_of};
+use cellwright_agent::shim::protocol::Launch;
 use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
 use cellwright_api::types::TaskView;
 use cellwright_cell::name::{JobKey, Name};
@@ -462,6 +463,7 @@ fn a_shim_begins_once() {
         "directory": folder.path(""),
         "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
     });
+    let launch: Launch = serde_json::from_value(launch).unwrap();
     let path = PathBuf::from(folder.path("launch"));
     cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Durability::Process)
         .unwrap();
