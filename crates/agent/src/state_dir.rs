@@ -521,7 +521,6 @@ mod tests {
         fs::remove_file(lost.join(ORDER_FILE)).unwrap();
         fs::write(lost.join(BEGUN), "").unwrap();
         fs::remove_file(other.join(ORDER_FILE)).unwrap();
-        // As a future version may write.
         let other = vec!["not an order".to_owned()];
         record::write(&made(5).join(ORDER_FILE), &other, Durability::Process).unwrap();
         let found = folders.attempts().unwrap();
@@ -534,5 +533,12 @@ mod tests {
             })
             .collect();
         assert_eq!(kinds, ["never", "known", "unreadable", "never", "unreadable"]);
+        // What a newer build wrote is no damage: this one stops, and leaves it as it is.
+        let path = made(6).join(ORDER_FILE);
+        let newer = fs::read_to_string(&path).unwrap().replacen("record 1", "record 2", 1);
+        fs::write(&path, &newer).unwrap();
+        assert!(matches!(folders.attempts(), Err(RecordError::TooNew { found: 2, .. })));
+        assert!(matches!(folders.make(&order(6, 1)), Err(RecordError::TooNew { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
     }
 }

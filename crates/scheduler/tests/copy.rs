@@ -3,8 +3,11 @@
 
 mod support;
 
-use cellwright_cell::command::{Command, Request};
+use cellwright_cell::command::{Actor, Command, Entry, Request};
 use cellwright_cell::encode;
+use cellwright_cell::name::Name;
+use cellwright_cell::state::LEVEL;
+use cellwright_cell::time::Time;
 use cellwright_messages::LogRecord;
 use cellwright_sched::{ClusterSnapshot, Solver};
 use cellwright_scheduler::CellCopy;
@@ -87,7 +90,7 @@ fn a_copy_from_a_snapshot_goes_on_like_the_first() {
     }
 }
 
-fn check(spoil: fn(&mut LogRecord), want: &str) {
+fn check(spoil: impl Fn(&mut LogRecord), want: &str) {
     let master = InMemoryMaster::with_machines(2, 10);
     let master_state = master.state();
     let mut copy = CellCopy::default();
@@ -122,6 +125,15 @@ fn a_record_that_does_not_belong_there_is_refused() {
     check(|record| record.term = 0, "older term");
     check(|record| record.entry.truncate(12), "unreadable");
     check(|record| *record.entry.last_mut().unwrap() ^= 1, "unreadable");
+    // What a newer build writes, and the entry that tells of it.
+    let raise = |at: u32| {
+        let by = Actor::Replica(Name::new("m1").unwrap());
+        let command = Command::RaiseLevel { level: LEVEL + 1 };
+        let requests = vec![Request { by, id: None, command }];
+        encode::save_entry_at(&Entry { now: Time(9_999_999), requests }, at).unwrap()
+    };
+    check(|record| record.entry = raise(LEVEL), "unknown level");
+    check(|record| record.entry = raise(LEVEL + 1), "unreadable");
     let rejected = CellCopy::load(1, 1, b"not a state");
     assert!(rejected.is_err());
 }

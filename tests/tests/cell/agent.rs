@@ -2,6 +2,7 @@
 //! the death of agent and shim with their pids, and no process is left behind.
 
 use crate::support::{self, Folder, Running, TIMEOUT, free_address, stdout_of};
+use cellwright_agent::shim::protocol::Launch;
 use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
 use cellwright_api::types::TaskView;
 use cellwright_cell::name::{JobKey, Name};
@@ -455,15 +456,14 @@ fn a_shim_begins_once() {
         command
     };
     fs::create_dir(folder.path("logs")).unwrap();
-    let launch: cellwright_agent::shim::protocol::Launch =
-        serde_json::from_value(serde_json::json!({
-            "name": "u/j/0",
-            "command": ["sh", "-c", "echo once; echo twice >&2; exit 7"],
-            "env": [],
-            "directory": folder.path(""),
-            "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
-        }))
-        .expect("a launch");
+    let launch = serde_json::json!({
+        "name": "u/j/0",
+        "command": ["sh", "-c", "echo once; echo twice >&2; exit 7"],
+        "env": [],
+        "directory": folder.path(""),
+        "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
+    });
+    let launch: Launch = serde_json::from_value(launch).unwrap();
     let path = PathBuf::from(folder.path("launch"));
     cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Durability::Process)
         .unwrap();

@@ -16,6 +16,7 @@ use cellwright_master::master::{Environment, Master};
 use cellwright_store::{OpenError, Peer, RealDisk, Role};
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -28,12 +29,22 @@ impl ReplicaProbe for NobodyElse {
     }
 }
 
+/// The directory, once the master before has let go of it: its tasks end after it has stopped.
+async fn opened(dir: &Path) -> RealDisk {
+    loop {
+        match RealDisk::open(dir) {
+            Err(why) if why.kind() == ErrorKind::WouldBlock => tokio::task::yield_now().await,
+            disk => return disk.unwrap(),
+        }
+    }
+}
+
 /// A master of a build that knows levels up to `known_level`, and what made it stop.
 async fn start(
     dir: &Path,
     known_level: u32,
 ) -> Result<(Master, Arc<Mutex<Vec<String>>>), OpenError> {
-    let disk = Arc::new(RealDisk::open(dir).unwrap());
+    let disk = Arc::new(opened(dir).await);
     let world = Environment { disk, peers: Arc::new(NoBlobPeers), clock: Arc::new(SystemClock) };
     let config = MasterConfig { known_level, ..MasterConfig::default() };
     let stopped = Arc::new(Mutex::new(Vec::new()));
