@@ -10,6 +10,7 @@ use crate::event::MachineChange;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::overcommit_eviction;
 use crate::pressure_eviction;
+use crate::priority::Priority;
 use crate::reason::{Conflict, Reason, Rejection, TaskAction};
 use crate::resource::Dimension;
 use crate::task::{StopCause, Task, TaskState};
@@ -143,6 +144,17 @@ impl Context<'_> {
             };
         }
         let disrupted = disruption::disrupted_tasks(self.state, task);
+        disrupted.into_iter().try_for_each(|(job, tasks)| self.check_job_budget(job, tasks))
+    }
+
+    /// The same for a task that `by` preempts: a budget binds no higher band.
+    pub(super) fn check_budget_against(&self, by: Priority, task: TaskId) -> Result<(), Rejection> {
+        let bound = |job: &JobId| {
+            let row = self.state.jobs.get(*job);
+            row.is_some_and(|row| !by.overrules_budget_of(row.spec().priority))
+        };
+        let mut disrupted = disruption::disrupted_tasks(self.state, task);
+        disrupted.retain(|job, _| bound(job));
         disrupted.into_iter().try_for_each(|(job, tasks)| self.check_job_budget(job, tasks))
     }
 
