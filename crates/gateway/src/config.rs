@@ -15,6 +15,7 @@ use crate::http::FlowConfig;
 use crate::http::bodies::MinBodyRate;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::name::Name;
+use cellwright_cell::notice::LongestNotice;
 use cellwright_cell::reclaim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
@@ -418,6 +419,11 @@ impl ConfigReader<'_> {
         })
     }
 
+    /// A longest notice; none at all is allowed.
+    fn notice(&self, key: &'static str) -> Result<Span, ConfigError> {
+        self.span(key, Span::ZERO)
+    }
+
     fn bounds(&self) -> Result<Bounds, ConfigError> {
         let number = |key| self.number(key, 1, "a number from 1");
         let milli = self.number("least_charge_cpu", 0, "thousandths of a core, from 0")?;
@@ -442,6 +448,12 @@ impl ConfigReader<'_> {
             packages: number("packages_per_user")?,
             answer_bytes: self.size("answer_bytes_per_user", 16 << 10)?,
             machine_tasks: number("tasks_per_machine")?,
+            longest_notice: LongestNotice {
+                best_effort: self.notice("notice_best_effort")?,
+                batch: self.notice("notice_batch")?,
+                production: self.notice("notice_production")?,
+                monitoring: self.notice("notice_monitoring")?,
+            },
         })
     }
 

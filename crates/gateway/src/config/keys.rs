@@ -162,4 +162,13 @@ pub(super) const KEYS: &[Key] = &[
         "1000",
         "Tasks of all users that one machine holds, whatever they ask for.",
     ),
+    key(
+        "notice_best_effort",
+        "\"2m\"",
+        "Longest notice of a best-effort task that is told to stop; then it is killed,\n\
+                                  whatever its job asks for.",
+    ),
+    key("notice_batch", "\"2m\"", "The same for batch."),
+    key("notice_production", "\"1h\"", "The same for production."),
+    key("notice_monitoring", "\"1h\"", "The same for monitoring."),
 ];
