@@ -21,6 +21,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use cellwright_control::controller::reclaim::ReclamationConfig;
+use cellwright_control::liveness::DownRate;
 use cellwright_master::history::QueryConfig;
 use cellwright_master::segments::RetentionLimits;
 use cellwright_names::Zone;
@@ -64,7 +65,7 @@ pub struct Config {
     pub supervise_scheduler: bool,
     pub poll_interval: Span,
     pub missed_polls: u64,
-    pub down_per_minute: u64,
+    pub down_per_minute: DownRate,
     pub clock_skew_alarm: Span,
     pub reclaim: ReclamationConfig,
     pub task_certificate_life: Span,
@@ -132,7 +133,7 @@ impl Config {
             supervise_scheduler: read.boolean("supervise_scheduler")?,
             poll_interval: read.span("poll_interval", Span(100))?,
             missed_polls: read.number("missed_polls", 2, "a number from 2")?,
-            down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
+            down_per_minute: read.down_rate("down_per_minute")?,
             clock_skew_alarm: read.span("clock_skew_alarm", Span(500))?,
             reclaim: read.reclaim()?,
             task_certificate_life: read.task_certificate_life()?,
@@ -417,6 +418,18 @@ impl ConfigReader<'_> {
             waiting_per_user: self.count("sql_waiting_per_user")?,
             timeout: self.time("sql_time", Span::seconds(1))?,
         })
+    }
+
+    fn down_rate(&self, key: &'static str) -> Result<DownRate, ConfigError> {
+        let value = self.value(key)?;
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+        let percent = value.as_str().and_then(|text| text.strip_suffix('%')?.parse().ok());
+        let rate = match (number, percent) {
+            (Some(number), _) if number >= 1 => Some(DownRate::Machines(number)),
+            (_, Some(percent)) if (1..=100).contains(&percent) => Some(DownRate::Percent(percent)),
+            _ => None,
+        };
+        rate.ok_or_else(|| Self::bad(&value, key, "a number from 1, or a share such as \"5%\""))
     }
 
     /// A longest notice; none at all is allowed.

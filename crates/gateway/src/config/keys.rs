@@ -38,9 +38,10 @@ pub(super) const KEYS: &[Key] = &[
     key("missed_polls", "3", "Missed polls after which a machine counts as down."),
     key(
         "down_per_minute",
-        "6",
-        "Most machines declared down in a minute. Nothing at all is moved\n\
-                                 while more than half of the machines look dead.",
+        "\"5%\"",
+        "Most machines declared down in a minute: a number, or a share of the cell,\n\
+                                 which is 6 at least. Nothing at all is moved while more than half\n\
+                                 of the machines look dead.",
     ),
     key(
         "clock_skew_alarm",
