@@ -30,8 +30,17 @@ function Drain({ machine, path }) {
       act: () => post(`${path}/${start ? "drain" : "undrain"}`),
       done: () => say(start ? `${machine.name} is draining.` : `${machine.name} takes work again.`),
     });
+  const end = () =>
+    confirm({
+      what: `End everything on ${machine.name} now?`,
+      why: `Its ${plural(machine.tasks, "task")} are killed without notice, whatever their jobs' budgets say, and start elsewhere.`,
+      verb: "End now",
+      act: () => post(`${path}/drain?within=0`),
+      done: () => say(`Everything on ${machine.name} ends.`),
+    });
   return machine.draining
-    ? html`<button onClick=${() => act(false)}>Undrain…</button>`
+    ? html`${machine.tasks > 0 && html`<button onClick=${end}>End now…</button>`}
+        <button onClick=${() => act(false)}>Undrain…</button>`
     : html`<button onClick=${() => act(true)}>Drain…</button>`;
 }
 
@@ -55,8 +64,11 @@ function Draining({ machine }) {
     ? `${plural(machine.tasks, "task")} ${machine.tasks === 1 ? "is" : "are"} still here${
         machine.stopping ? `, ${count(machine.stopping)} on the way out` : ""}. Nothing new is placed on it.`
     : "Nothing runs here any more, and nothing new is placed on it.";
+  const by = machine.drain_by && machine.tasks
+    ? ` What is still here at ${moment(machine.drain_by)} ends then.`
+    : "";
   return html`<${Card} title="Draining" kind="drain">
-    <p>${text}</p>
+    <p>${text}${by}</p>
     <ul>${machine.drain_waits.map((wait) => html`<${DrainWait} wait=${wait} />`)}</ul>
   <//>`;
 }

@@ -38,13 +38,13 @@ class Operations:
         """Open a rolling update to this spec."""
         return self._call("PUT", f"/v1/jobs/{at(user)}/{at(job)}", {}, body, expect=expect, keyed=True, key=key)
 
-    def stop_job(self, user: str | int, job: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
+    def stop_job(self, user: str | int, job: str | int, *, notice: Any = None, expect: int | None = None, key: str | None = None) -> Any:
         """Stop the job and all its tasks."""
-        return self._call("DELETE", f"/v1/jobs/{at(user)}/{at(job)}", {}, expect=expect, keyed=True, key=key)
+        return self._call("DELETE", f"/v1/jobs/{at(user)}/{at(job)}", {"notice": notice}, expect=expect, keyed=True, key=key)
 
-    def stop_task(self, user: str | int, job: str | int, index: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
+    def stop_task(self, user: str | int, job: str | int, index: str | int, *, notice: Any = None, expect: int | None = None, key: str | None = None) -> Any:
         """Stop one task for good; its job goes on without it."""
-        return self._call("DELETE", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}", {}, expect=expect, keyed=True, key=key)
+        return self._call("DELETE", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}", {"notice": notice}, expect=expect, keyed=True, key=key)
 
     def get_task(self, user: str | int, job: str | int, index: str | int, *, consistent: Any = None) -> Any:
         """One task."""
@@ -138,9 +138,9 @@ class Operations:
         """The packages of a machine and who gave them, asked of its agent."""
         return self._call("GET", f"/v1/machines/{at(machine)}/packages", {})
 
-    def start_drain(self, machine: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
+    def start_drain(self, machine: str | int, *, within: Any = None, expect: int | None = None, key: str | None = None) -> Any:
         """Move everything away, within the jobs' budgets, and place nothing new."""
-        return self._call("POST", f"/v1/machines/{at(machine)}/drain", {}, expect=expect, keyed=True, key=key)
+        return self._call("POST", f"/v1/machines/{at(machine)}/drain", {"within": within}, expect=expect, keyed=True, key=key)
 
     def stop_drain(self, machine: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
         """Let the machine take work again."""

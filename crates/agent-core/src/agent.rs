@@ -80,7 +80,7 @@ impl AttemptEntry {
             _ => None,
         };
         let (phase, requested) = (Phase::Preparing, Requested::Nothing);
-        let status = AttemptStatus { phase, requested, is_alloc, alloc, lease_until };
+        let status = AttemptStatus { phase, requested, notice: None, is_alloc, alloc, lease_until };
         AttemptEntry { status, order }
     }
 }
@@ -250,7 +250,12 @@ impl AgentCore {
                 let order = DesiredTask::clone(order);
                 self.attempts.insert(Attempt::of(&order), AttemptEntry::new(order, *lease_until));
             }
-            Action::Stop { attempt, .. } => request(attempt, Requested::Stop),
+            Action::Stop { attempt, notice } => {
+                request(attempt, Requested::Stop);
+                if let Some(entry) = self.attempts.get_mut(attempt) {
+                    entry.status.notice = Some(*notice);
+                }
+            }
             Action::Kill { attempt } => request(attempt, Requested::Kill),
             Action::Renew { attempt, until } => {
                 if let Some(entry) = self.attempts.get_mut(attempt) {

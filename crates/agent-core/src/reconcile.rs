@@ -4,7 +4,8 @@
 //! The rules:
 //! * an attempt is started once, when nothing of the same task lives here, those whose resources it
 //!   takes over are gone, its alloc is held and its lease has time left;
-//! * an attempt that lives and is not listed is killed; one that is told to stop gets its notice;
+//! * an attempt that lives and is not listed is killed; one that is told to stop gets its notice,
+//!   and is told again when the notice became shorter: the earlier end counts;
 //! * an end is kept, and reported at every poll, until orders come that no longer list it;
 //! * the disk of an ended attempt is retained as long as orders say so, or a log saver reads it;
 //! * with no orders at all no attempt is touched.
@@ -65,6 +66,8 @@ pub enum Requested {
 pub struct AttemptStatus {
     pub phase: Phase,
     pub requested: Requested,
+    /// Of a stop that was requested: its notice. Absent after a restart of the agent.
+    pub notice: Option<Span>,
     /// Holds resources and runs nothing.
     pub is_alloc: bool,
     /// The alloc it is in.
@@ -85,8 +88,9 @@ impl AttemptStatus {
     #[must_use]
     pub fn affects_reconcile(&self, after: &AttemptStatus) -> bool {
         let phase = |seen: &AttemptStatus| (!seen.is_active(), seen.is_alloc.then_some(seen.phase));
-        let rest =
-            |seen: &AttemptStatus| (seen.requested, seen.lease_until, seen.is_alloc, seen.alloc);
+        let rest = |seen: &AttemptStatus| {
+            ((seen.requested, seen.notice), seen.lease_until, (seen.is_alloc, seen.alloc))
+        };
         phase(self) != phase(after) || rest(self) != rest(after)
     }
 }
@@ -164,7 +168,12 @@ impl ReconcileInput<'_> {
             return self.kill(attempt, seen);
         }
         if let Order::Stop { notice, .. } = order.action {
-            let stop = seen.requested < Requested::Stop && !self.is_occupied(attempt.task, seen);
+            let is_news = match seen.requested {
+                Requested::Nothing => true,
+                Requested::Stop => !seen.is_alloc && seen.notice.is_none_or(|had| notice < had),
+                Requested::Kill => false,
+            };
+            let stop = is_news && !self.is_occupied(attempt.task, seen);
             return stop.then_some(Action::Stop { attempt, notice });
         }
         let until = self.lease_until(order)?;

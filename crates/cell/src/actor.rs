@@ -161,6 +161,7 @@ impl Actor {
             | C::RemoveMachine { .. }
             | C::RemoveEmptyMachine { .. }
             | C::StartDrain { .. }
+            | C::DrainWithin { .. }
             | C::StopDrain { .. }
             | C::AddUser { .. }
             | C::RemoveUser { .. }
@@ -172,6 +173,7 @@ impl Actor {
             | C::ResizeJob { .. }
             | C::StopJob { .. }
             | C::StopTask { .. }
+            | C::StopWithin { .. }
             | C::UndoUpdate { .. }
             | C::CloseUpdate { .. }
             | C::AddToken { .. }

@@ -10,6 +10,7 @@
 //! API.
 
 use crate::name::Name;
+use crate::notice::LongestNotice;
 use crate::reason::Rejection;
 use crate::resource::Resources;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub struct Bounds {
     /// Tasks of all users that one machine may hold, including allocs and the tasks inside them: an
     /// agent pays for each of them, whatever it asks for.
     pub machine_tasks: u64,
+    /// The longest notice that tasks of a band get; what a job asks for beyond it is cut.
+    pub longest_notice: LongestNotice,
 }
 
 /// Machines on which one task may hold room at once: where it runs, and the target of a move.
@@ -61,6 +64,7 @@ impl Default for Bounds {
             packages: u64::MAX,
             answer_bytes: 1 << 20,
             machine_tasks: u64::MAX,
+            longest_notice: LongestNotice::default(),
         }
     }
 }

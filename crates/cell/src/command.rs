@@ -287,6 +287,20 @@ pub enum Command {
         spec: JobSpec,
         expect: Option<u32>,
     },
+    /// As [`Command::StopJob`], or as [`Command::StopTask`] with an index, with at most this
+    /// notice; it shortens that of tasks that are stopping.
+    StopWithin {
+        job: JobKey,
+        index: Option<u32>,
+        notice: Span,
+        expect: Option<u32>,
+    },
+    /// As [`Command::StartDrain`]; so long after this, budgets and notices keep nothing there.
+    DrainWithin {
+        name: Name,
+        within: Span,
+        expect: Option<u32>,
+    },
 }
 
 impl Command {
@@ -300,7 +314,7 @@ impl Command {
             C::RemoveMachine { .. } | C::RemoveEmptyMachine { .. } => "remove_machine",
             C::MachineUp { .. } => "machine_up",
             C::MachineDown { .. } => "machine_down",
-            C::StartDrain { .. } => "start_drain",
+            C::StartDrain { .. } | C::DrainWithin { .. } => "start_drain",
             C::StopDrain { .. } => "stop_drain",
             C::SetMachinePackages { .. } => "set_machine_packages",
             C::AddUser { .. } => "add_user",
@@ -310,8 +324,8 @@ impl Command {
             C::SubmitJob { .. } => "submit_job",
             C::UpdateJob { .. } => "update_job",
             C::ResizeJob { .. } => "resize_job",
-            C::StopJob { .. } => "stop_job",
-            C::StopTask { .. } => "stop_task",
+            C::StopJob { .. } | C::StopWithin { index: None, .. } => "stop_job",
+            C::StopTask { .. } | C::StopWithin { .. } => "stop_task",
             C::UndoUpdate { .. } => "undo_update",
             C::CloseUpdate { .. } => "close_update",
             C::StepUpdate { .. } => "step_update",
@@ -356,6 +370,7 @@ impl Command {
                 | Command::SetQuota { quota: None, .. }
                 | Command::StopJob { .. }
                 | Command::StopTask { .. }
+                | Command::StopWithin { .. }
                 | Command::PurgeJobs { .. }
                 | Command::ReleaseRetained { .. }
                 | Command::Expire

@@ -16,6 +16,7 @@ use crate::id::{Attempt, MachineId, TaskId};
 use crate::isolation::{Isolation, Secret};
 use crate::log_saver;
 use crate::name::Token;
+use crate::notice;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
@@ -118,7 +119,7 @@ pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
             attempt: row.attempt,
             log_saver_run: 0,
             name: state.task_name(*id),
-            action: action(row, spec),
+            action: action(state, row, spec),
             lease: spec.at_most_one,
         })
     };
@@ -145,10 +146,9 @@ pub fn retained_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     all.into_iter().map(|(task, attempt)| log_saver::keep_order(state, task, attempt)).collect()
 }
 
-fn action(row: &Task, spec: &JobSpec) -> Action {
-    let notice = spec.task.notice;
+fn action(state: &State, row: &Task, spec: &JobSpec) -> Action {
     if let TaskState::Stopping(cause) = row.state {
-        let notice = row.notice_max.map_or(notice, |most| notice.min(most));
+        let notice = notice::notice_of_task(state, row, spec);
         return Action::Stop { notice, cause };
     }
     let limits = spec.limits_of(row.index);
@@ -165,7 +165,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         ports: row.ports().to_vec(),
         devices,
         packages: spec.task.packages.clone(),
-        notice,
+        notice: notice::notice_of_job(state, spec),
         priority: spec.priority,
         appclass: spec.appclass,
         alloc: row.alloc(),

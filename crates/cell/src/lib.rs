@@ -37,6 +37,7 @@ pub mod load;
 pub mod log_saver;
 pub mod machine;
 pub mod named;
+pub mod notice;
 pub mod observed;
 pub mod overcommit_eviction;
 pub mod plan;

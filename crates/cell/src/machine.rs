@@ -136,6 +136,9 @@ pub struct Machine {
     pub spec: MachineSpec,
     pub status: MachineStatus,
     pub draining: bool,
+    /// Of a drain with a deadline: from then on neither budgets nor notices keep a task here.
+    /// Invariant: none unless it drains.
+    pub drain_by: Option<Time>,
     /// Incarnation number of the agent; reports of an earlier incarnation are rejected.
     pub incarnation: u64,
     /// Counts changes to spec or status, so that a plan made against an older one is recognized.

@@ -84,6 +84,22 @@ impl Priority {
     }
 }
 
+impl Priority {
+    /// Whether disruption budgets of the victim's job do not bind a preemptor of this priority: a
+    /// budget bounds what the cell chooses, and what a higher band takes is no choice. Within a
+    /// band it protects, for its owner has bought as much as the other.
+    #[must_use]
+    pub fn overrules_budget_of(self, victim: Priority) -> bool {
+        self.may_preempt(victim) && self.band() > victim.band()
+    }
+
+    /// Counted from the lowest priority of its band.
+    #[must_use]
+    pub fn in_band(self) -> u16 {
+        self.0 - 100 * self.band() as u16
+    }
+}
+
 /// How the machine treats a task's CPU time.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

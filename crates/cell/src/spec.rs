@@ -86,7 +86,8 @@ pub struct TaskSpec {
     /// Left out: empty.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Milliseconds between the warning signal and the kill. Left out: 10,000.
+    /// Milliseconds between the warning signal and the kill, as far as the cell allows its band so
+    /// many. Left out: 10,000.
     #[serde(default = "defaults::notice")]
     #[cfg_attr(feature = "schema", schemars(extend("maximum" = MAX_SPAN.0)))]
     pub notice: Span,
@@ -257,8 +258,8 @@ pub struct JobSpec {
     /// All tasks are placed together or none is. Left out: false.
     #[serde(default)]
     pub gang: bool,
-    /// Most tasks that may be down at once through what the system chooses to do.
-    /// `None`: no bound.
+    /// Most tasks that may be down at once through what the system chooses to do; what a higher
+    /// priority band takes is no choice. `None`: no bound.
     pub max_down: Option<u32>,
     /// Most task disruptions one update may cause; changes beyond are skipped and reported.
     pub max_update_disruptions: Option<u32>,

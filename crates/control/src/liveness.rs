@@ -12,7 +12,10 @@
 //!   after another, and of many that were cut off at once the first would be taken for the only
 //!   ones. When the first of them are back, the others have the full time again: when a network or
 //!   a rack returns, its machines return one after another.
-//! - At most so many machines a minute: a machine that looks dead may still come back.
+//! - At most so many machines a minute, by default a share of the cell: a machine that looks dead
+//!   may still come back. A number that suits ten machines leaves the tasks of a lost rack of a
+//!   large cell waiting for a quarter of an hour, and one that suits the large cell is no limit in
+//!   the small one.
 //!
 //! Silent machines that are left up are reported by name and since when: in a cell of one machine
 //! there is nowhere to move its tasks, and its owner still wants to know.
@@ -40,7 +43,7 @@ pub struct LivenessConfig {
     /// What machines get on top while their shard is silent or unknown: time to find another.
     pub reconnect_grace: Span,
     /// Most machines declared down a minute, beyond the first `burst`.
-    pub max_down_per_minute: u64,
+    pub max_down_per_minute: DownRate,
     pub burst: u64,
     /// When more than so many of a thousand machines that were up are silent, the fault is ours or
     /// the network's: none is declared down.
@@ -53,6 +56,30 @@ pub struct LivenessConfig {
     pub check_interval: Span,
 }
 
+/// How many machines may be declared down in a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DownRate {
+    Machines(u64),
+    /// Of the machines that are up or were until lately; at least [`DownRate::LEAST`] machines.
+    Percent(u64),
+}
+
+impl DownRate {
+    /// In a cell of few machines a share would be less than one in a minute.
+    pub const LEAST: u64 = 6;
+
+    /// Machines a minute in a cell of so many.
+    #[must_use]
+    pub fn of(self, machines: usize) -> u64 {
+        match self {
+            DownRate::Machines(number) => number,
+            DownRate::Percent(percent) => {
+                ((machines as u64).saturating_mul(percent) / 100).max(DownRate::LEAST)
+            }
+        }
+    }
+}
+
 impl Default for LivenessConfig {
     fn default() -> Self {
         LivenessConfig {
@@ -60,7 +87,7 @@ impl Default for LivenessConfig {
             missed_polls: 3,
             link_shard_timeout: Span::seconds(5),
             reconnect_grace: Span::seconds(20),
-            max_down_per_minute: 60,
+            max_down_per_minute: DownRate::Percent(5),
             burst: 10,
             pause_above_permille: 500,
             count_down_for: Span::seconds(900),
@@ -134,7 +161,7 @@ impl Liveness {
             shards: BTreeMap::new(),
             declared_down: BTreeMap::new(),
             paused_at: None,
-            down_budget: TokenBucket::full(settings.max_down_per_minute, settings.burst, at),
+            down_budget: TokenBucket::full(settings.burst, at),
             next_check: at,
             alarms: Vec::new(),
             silent: Vec::new(),
@@ -200,7 +227,7 @@ impl Liveness {
             let alarms = vec![Alarm::MostMachinesSilent { silent, up }];
             return LivenessDecision { down: Vec::new(), alarms, silent: named };
         }
-        let mut decision = self.declare_down(overdue, at);
+        let mut decision = self.declare_down(overdue, were_up, at);
         // Machines that are declared down now are no longer up and silent.
         let stays = |(machine, _): &(MachineId, Span)| !decision.down.contains(machine);
         decision.silent = named.into_iter().filter(stays).collect();
@@ -243,9 +270,15 @@ impl Liveness {
         declared.is_some_and(|declared| elapsed_between(*declared, at) < self.settings.retry_after)
     }
 
-    fn declare_down(&mut self, mut overdue: Vec<(Span, MachineId)>, at: Span) -> LivenessDecision {
+    fn declare_down(
+        &mut self,
+        mut overdue: Vec<(Span, MachineId)>,
+        machines: usize,
+        at: Span,
+    ) -> LivenessDecision {
         overdue.sort_unstable();
-        let allowed = self.down_budget.take(overdue.len(), at);
+        let per_minute = self.settings.max_down_per_minute.of(machines);
+        let allowed = self.down_budget.take(overdue.len(), per_minute, at);
         let waiting = overdue.len() - allowed;
         overdue.truncate(allowed);
         let down: Vec<MachineId> = overdue.into_iter().map(|(_, machine)| machine).collect();
@@ -271,7 +304,6 @@ fn longest_silent(silent: &[(Span, MachineId)], at: Span) -> Vec<(MachineId, Spa
 /// whole numbers.
 #[derive(Clone, Debug)]
 struct TokenBucket {
-    per_minute: u64,
     capacity: u64,
     units: u64,
     at: Span,
@@ -280,14 +312,14 @@ struct TokenBucket {
 const UNITS_PER_MACHINE: u64 = 60_000;
 
 impl TokenBucket {
-    fn full(per_minute: u64, burst: u64, at: Span) -> TokenBucket {
+    fn full(burst: u64, at: Span) -> TokenBucket {
         let capacity = burst.max(1).saturating_mul(UNITS_PER_MACHINE);
-        TokenBucket { per_minute, capacity, units: capacity, at }
+        TokenBucket { capacity, units: capacity, at }
     }
 
     /// Takes tokens for up to `wanted` whole machines.
-    fn take(&mut self, wanted: usize, at: Span) -> usize {
-        let grown = elapsed_between(self.at, at).0.saturating_mul(self.per_minute);
+    fn take(&mut self, wanted: usize, per_minute: u64, at: Span) -> usize {
+        let grown = elapsed_between(self.at, at).0.saturating_mul(per_minute);
         self.units = self.units.saturating_add(grown).min(self.capacity);
         self.at = Span(self.at.0.max(at.0));
         let taken = (self.units / UNITS_PER_MACHINE).min(wanted as u64);

@@ -15,11 +15,13 @@ use crate::http::FlowConfig;
 use crate::http::bodies::MinBodyRate;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::name::Name;
+use cellwright_cell::notice::LongestNotice;
 use cellwright_cell::reclaim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use cellwright_control::controller::reclaim::ReclamationConfig;
+use cellwright_control::liveness::DownRate;
 use cellwright_master::history::QueryConfig;
 use cellwright_master::segments::RetentionLimits;
 use cellwright_names::Zone;
@@ -63,7 +65,7 @@ pub struct Config {
     pub supervise_scheduler: bool,
     pub poll_interval: Span,
     pub missed_polls: u64,
-    pub down_per_minute: u64,
+    pub down_per_minute: DownRate,
     pub clock_skew_alarm: Span,
     pub reclaim: ReclamationConfig,
     pub task_certificate_life: Span,
@@ -131,7 +133,7 @@ impl Config {
             supervise_scheduler: read.boolean("supervise_scheduler")?,
             poll_interval: read.span("poll_interval", Span(100))?,
             missed_polls: read.number("missed_polls", 2, "a number from 2")?,
-            down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
+            down_per_minute: read.down_rate("down_per_minute")?,
             clock_skew_alarm: read.span("clock_skew_alarm", Span(500))?,
             reclaim: read.reclaim()?,
             task_certificate_life: read.task_certificate_life()?,
@@ -418,6 +420,23 @@ impl ConfigReader<'_> {
         })
     }
 
+    fn down_rate(&self, key: &'static str) -> Result<DownRate, ConfigError> {
+        let value = self.value(key)?;
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+        let percent = value.as_str().and_then(|text| text.strip_suffix('%')?.parse().ok());
+        let rate = match (number, percent) {
+            (Some(number), _) if number >= 1 => Some(DownRate::Machines(number)),
+            (_, Some(percent)) if (1..=100).contains(&percent) => Some(DownRate::Percent(percent)),
+            _ => None,
+        };
+        rate.ok_or_else(|| Self::bad(&value, key, "a number from 1, or a share such as \"5%\""))
+    }
+
+    /// A longest notice; none at all is allowed.
+    fn notice(&self, key: &'static str) -> Result<Span, ConfigError> {
+        self.span(key, Span::ZERO)
+    }
+
     fn bounds(&self) -> Result<Bounds, ConfigError> {
         let number = |key| self.number(key, 1, "a number from 1");
         let milli = self.number("least_charge_cpu", 0, "thousandths of a core, from 0")?;
@@ -442,6 +461,12 @@ impl ConfigReader<'_> {
             packages: number("packages_per_user")?,
             answer_bytes: self.size("answer_bytes_per_user", 16 << 10)?,
             machine_tasks: number("tasks_per_machine")?,
+            longest_notice: LongestNotice {
+                best_effort: self.notice("notice_best_effort")?,
+                batch: self.notice("notice_batch")?,
+                production: self.notice("notice_production")?,
+                monitoring: self.notice("notice_monitoring")?,
+            },
         })
     }
 

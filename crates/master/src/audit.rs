@@ -289,6 +289,8 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::ResizeJob { job, .. } => ("resize_job", job.to_string()),
         C::StopJob { job, .. } => ("stop_job", job.to_string()),
         C::StopTask { job, index, .. } => ("stop_task", format!("{job}/{index}")),
+        C::StopWithin { job, index: None, .. } => ("stop_job", job.to_string()),
+        C::StopWithin { job, index: Some(index), .. } => ("stop_task", format!("{job}/{index}")),
         C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
         C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
         C::StepUpdate { job, .. } => ("step_update", job.to_string()),
@@ -308,7 +310,9 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::RemoveMachine { name, .. } | C::RemoveEmptyMachine { name, .. } => {
             ("remove_machine", name.to_string())
         }
-        C::StartDrain { name, .. } => ("start_drain", name.to_string()),
+        C::StartDrain { name, .. } | C::DrainWithin { name, .. } => {
+            ("start_drain", name.to_string())
+        }
         C::StopDrain { name, .. } => ("stop_drain", name.to_string()),
         C::MachineUp { machine, .. } => ("machine_up", row(machine)),
         C::MachineDown { machine } => ("machine_down", row(machine)),

@@ -18,7 +18,11 @@ use packing::PackingModel;
 /// The terms of one placement, most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
-    /// One more than the highest priority among the victims; zero without victims.
+    /// The highest band among the victims, best effort as 1; zero without victims.
+    pub worst_band: u8,
+    /// Victims that the disruption budgets of their jobs have no room for.
+    pub beyond_budget: u16,
+    /// The highest priority among the victims, counted from the lowest of its band.
     pub worst_victim: u16,
     pub victims: u16,
     /// Weights of soft constraints that do not hold.
@@ -49,8 +53,11 @@ impl ScoreKey {
 }
 
 /// Largest values that a key can carry; larger ones are clamped to these.
-const MAX_WORST_VICTIM: u16 = (1 << 9) - 1;
-const MAX_VICTIMS: u16 = (1 << 12) - 1;
+const MAX_BAND: u8 = (1 << 3) - 1;
+/// More are as bad: a machine that spares one of eight is no better than another.
+const MAX_BEYOND_BUDGET: u16 = (1 << 3) - 1;
+const MAX_WORST_VICTIM: u16 = (1 << 7) - 1;
+const MAX_VICTIMS: u16 = (1 << 8) - 1;
 const MAX_PREFERENCE: u16 = (1 << 13) - 1;
 pub(crate) const MAX_DEVICES: u32 = (1 << 24) - 1;
 /// Machine slots that a snapshot can rank.
@@ -60,7 +67,9 @@ const _: () = assert!(cellwright_cell::machine::MAX_MACHINES <= 1 << RANK_BITS);
 impl Score {
     #[inline]
     pub(crate) fn key(self) -> ScoreKey {
-        let high = u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 41
+        let high = u64::from(self.worst_band.min(MAX_BAND)) << 47
+            | u64::from(self.beyond_budget.min(MAX_BEYOND_BUDGET)) << 44
+            | u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 37
             | u64::from(self.victims.min(MAX_VICTIMS)) << 29
             | u64::from(self.preference.min(MAX_PREFERENCE)) << 16
             | u64::from(self.locality) << 8
@@ -107,6 +116,8 @@ pub(crate) fn score(
     ranking: Ranking,
 ) -> Score {
     Score {
+        worst_band: 0,
+        beyond_budget: 0,
         worst_victim: 0,
         victims: 0,
         preference: preference::missed_weight(snapshot, class, m),
@@ -145,20 +156,25 @@ mod tests {
         let small = (0..3u16, 0..3u16, 0..3u16, 0..3u8, 0..3u8);
         let wide =
             (0..=MAX_WORST_VICTIM, 0..=MAX_VICTIMS, 0..=MAX_PREFERENCE, any::<u8>(), any::<u8>());
+        let head = (0..=4u8, 0..=MAX_BEYOND_BUDGET);
         let tail = (
             prop_oneof![0..3u32, 0..=MAX_DEVICES],
             prop_oneof![0..3u32, any::<u32>()],
             prop_oneof![0..3u32, 0..1u32 << RANK_BITS],
         );
-        (prop_oneof![small, wide], tail).prop_map(|((a, b, c, d, e), (h, f, g))| Score {
-            worst_victim: a,
-            victims: b,
-            preference: c,
-            locality: d,
-            spread: e,
-            devices: h,
-            packing: f,
-            rank: g,
+        (head, prop_oneof![small, wide], tail).prop_map(|((i, j), (a, b, c, d, e), (h, f, g))| {
+            Score {
+                worst_band: i,
+                beyond_budget: j,
+                worst_victim: a,
+                victims: b,
+                preference: c,
+                locality: d,
+                spread: e,
+                devices: h,
+                packing: f,
+                rank: g,
+            }
         })
     }
 

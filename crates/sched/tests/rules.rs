@@ -135,15 +135,50 @@ fn production_never_preempts_production_but_monitoring_may() {
 }
 
 #[test]
-fn a_job_without_disruption_budget_keeps_its_tasks() {
+fn a_disruption_budget_protects_within_its_band_and_from_no_higher_one() {
+    let check = |most, priority, want: (usize, usize)| {
+        always(|options| {
+            let mut cluster = ManualCluster::machines(1, 100);
+            cluster.running(1, JobSpec { max_down: Some(most), ..job(2, 0, 50) }, 0);
+            cluster.submit(2, job(1, priority, 100));
+            let outcome = cluster.pass(options);
+            let case = format!("max_down {most}, priority {priority}");
+            assert_eq!((outcome.placed, outcome.preempted), want, "{case}");
+        });
+    };
+    check(1, 50, (0, 0));
+    check(2, 50, (1, 2));
+    check(0, 100, (1, 2));
+    check(1, 200, (1, 2));
+}
+
+#[test]
+fn victims_of_a_band_are_those_that_their_jobs_can_spare() {
     always(|options| {
         let mut cluster = ManualCluster::machines(1, 100);
-        cluster.running(1, JobSpec { max_down: Some(1), ..job(2, 0, 50) }, 0);
-        cluster.submit(2, job(1, 200, 100));
-        assert_eq!(cluster.pass(options).placed, 0, "two would have to go, one may");
-        cluster.submit(2, job(2, 200, 50));
-        let outcome = cluster.pass(options);
-        assert_eq!((outcome.placed, outcome.preempted), (1, 1), "one may go, and no more");
+        let kept = cluster.running(1, JobSpec { max_down: Some(0), ..job(1, 10, 50) }, 0);
+        let spared = cluster.running(1, JobSpec { max_down: Some(1), ..job(1, 90, 50) }, 0);
+        cluster.submit(2, job(1, 200, 50));
+        assert_eq!(victims(&cluster.pass(options)), spared, "its priority is higher");
+        cluster.submit(2, job(1, 200, 50));
+        assert_eq!(victims(&cluster.pass(options)), kept, "nobody else is left");
+    });
+}
+
+#[test]
+fn of_two_machines_the_one_whose_jobs_can_spare_a_task_gives_way() {
+    always(|options| {
+        let mut cluster = ManualCluster::machines(2, 100);
+        cluster.running(1, JobSpec { max_down: Some(0), ..job(1, 10, 100) }, 0);
+        let spared = cluster.running(1, JobSpec { max_down: Some(1), ..job(1, 90, 100) }, 1);
+        cluster.submit(2, job(1, 200, 50));
+        assert_eq!(victims(&cluster.pass(options)), spared);
+        // A band counts for more than a budget.
+        let mut cluster = ManualCluster::machines(2, 100);
+        let free = cluster.running(1, JobSpec { max_down: Some(0), ..job(1, 99, 100) }, 0);
+        cluster.running(1, job(1, 100, 100), 1);
+        cluster.submit(2, job(1, 200, 50));
+        assert_eq!(victims(&cluster.pass(options)), free);
     });
 }
 
@@ -355,7 +390,7 @@ fn a_budget_goes_to_the_victim_nobody_else_can_stand_in_for() {
         let mut other = job(1, 50, 0);
         other.task.limits = Resources::new(40, 0, 0, 0);
         let other = cluster.running(1, other, 0);
-        let mut large_job = job(1, 200, 0);
+        let mut large_job = job(1, 99, 0);
         large_job.task.limits = Resources::new(40, 80, 0, 0);
         cluster.submit(2, large_job);
         assert_eq!(
@@ -387,7 +422,7 @@ fn crowded(rng: &mut TestRng) -> ManualCluster {
         }
         cluster.running(1, spec, 0);
     }
-    let mut large_job = job(1, 200, 0);
+    let mut large_job = job(1, [99, 199, 200][rng.below(3) as usize], 0);
     large_job.task.limits = Resources::new(rng.below(101), rng.below(101), 0, 0);
     cluster.submit(2, large_job);
     cluster

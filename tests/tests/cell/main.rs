@@ -23,6 +23,7 @@ mod usage;
 mod verbs;
 mod virtual_machines;
 mod volumes;
+mod who_gives_way;
 
 use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
 use cellwright_api::types::{JobView, TaskView};

@@ -56,6 +56,7 @@ fn attempt(task: u32, number: u32) -> Attempt {
 const LIVE: AttemptStatus = AttemptStatus {
     phase: Phase::Running(Health::Well),
     requested: Requested::Nothing,
+    notice: None,
     is_alloc: false,
     alloc: None,
     lease_until: None,
@@ -100,7 +101,13 @@ fn orders_are_obeyed_once() {
     let stops = [order(1, 1, stop())];
     check(Some(&stops), &[], &[]);
     check(Some(&stops), &[(first, LIVE)], &["stop 1-1 1000"]);
-    check(Some(&stops), &[(first, with_request(Requested::Stop))], &[]);
+    let told = |notice| AttemptStatus { notice, ..with_request(Requested::Stop) };
+    check(Some(&stops), &[(first, told(Some(Span(1000))))], &[]);
+    check(Some(&stops), &[(first, told(Some(Span(999))))], &[]);
+    // A shorter notice is told again, and so is one after a restart of the agent.
+    check(Some(&stops), &[(first, told(Some(Span(1001))))], &["stop 1-1 1000"]);
+    check(Some(&stops), &[(first, told(None))], &["stop 1-1 1000"]);
+    check(Some(&stops), &[(first, with_request(Requested::Kill))], &[]);
     check(Some(&stops), &[(first, ended)], &[]);
 }
 
@@ -278,10 +285,11 @@ impl Model {
                 self.seen
                     .insert(attempt, AttemptStatus { phase: Phase::Preparing, is_alloc, ..LIVE });
             }
-            Action::Stop { attempt, .. } => {
+            Action::Stop { attempt, notice } => {
                 let order = self.listed(attempt).map(|order| &order.action);
                 assert!(matches!(order, Some(Order::Stop { .. })), "{attempt} was desired");
                 self.request(attempt, Requested::Stop);
+                self.seen.get_mut(&attempt).expect("it is here").notice = Some(notice);
             }
             Action::Kill { attempt } => {
                 assert!(self.listed(attempt).is_none(), "{attempt} was desired");

@@ -15,6 +15,7 @@ use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Span;
 use hyper::Method;
 use std::time::Duration;
 
@@ -142,6 +143,20 @@ impl Client {
     ) -> ChangeResult {
         self.change(Method::DELETE, &format!("{}/tasks/{index}", job_path(job)), NO_BODY, change)
             .await
+    }
+
+    /// As [`Client::stop_job`], or with an index as [`Client::stop_task`], with at most this
+    /// notice; it shortens that of tasks that are stopping.
+    pub async fn stop_within(
+        &self,
+        job: &JobKey,
+        index: Option<u32>,
+        notice: Span,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
+        let task = index.map_or_else(String::new, |index| format!("/tasks/{index}"));
+        let path = format!("{}{task}?notice={}", job_path(job), notice.0);
+        self.change(Method::DELETE, &path, NO_BODY, change).await
     }
 
     pub async fn undo_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
@@ -291,6 +306,17 @@ impl Client {
     ) -> ChangeResult {
         let verb = if on { "drain" } else { "undrain" };
         self.change(Method::POST, &format!("/v1/machines/{name}/{verb}"), NO_BODY, change).await
+    }
+
+    /// Drains a machine; after `within`, whatever is still there ends at once.
+    pub async fn drain_machine_within(
+        &self,
+        name: &Name,
+        within: Span,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
+        let path = format!("/v1/machines/{name}/drain?within={}", within.0);
+        self.change(Method::POST, &path, NO_BODY, change).await
     }
 
     pub async fn users(&self, page: &PageRequest) -> Result<Reply<Page<UserView>>, ClientError> {

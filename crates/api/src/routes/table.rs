@@ -20,6 +20,7 @@ use crate::types::{
     PlanView, ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer,
     SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
+use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
@@ -73,6 +74,18 @@ const FORCE: Parameter = Parameter {
     name: "force",
     about: "True: also while tasks are on it; they end at once.",
     value_type: ParameterType::Boolean,
+};
+const NOTICE: Parameter = Parameter {
+    name: "notice",
+    about: "Longest notice in milliseconds, from now; also of tasks that are stopping already. 0: \
+            they are killed at once. Left out: the notice of the job.",
+    value_type: ParameterType::Integer { min: 0, max: MAX_SPAN.0 },
+};
+const WITHIN: Parameter = Parameter {
+    name: "within",
+    about: "Milliseconds after which tasks that are still there end at once, whatever the jobs' \
+            budgets and notices. 0: now. Left out: these hold for as long as it takes.",
+    value_type: ParameterType::Integer { min: 0, max: MAX_SPAN.0 },
 };
 const DRY_RUN: Parameter = Parameter {
     name: "dry_run",

@@ -32,4 +32,7 @@ pub struct Applied {
     /// Of a dry run: the strongest class of the changes; absent for a new job and for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ChangeClass>,
+    /// What the job asks for and does not get.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }

@@ -145,6 +145,9 @@ pub struct Changed {
     /// The version of an update that was complete and was closed first; left out when none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_update: Option<u32>,
+    /// What the job asks for and does not get.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -164,6 +167,7 @@ impl Changed {
             tokens_revoked: None,
             became: None,
             closed_update: None,
+            warnings: vec![],
         };
         match done {
             Done::Applied => {}

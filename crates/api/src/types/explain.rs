@@ -150,6 +150,9 @@ pub struct ExplanationView {
     pub next_try_in: Option<Span>,
     /// The jobs it starts after, as `user/job`, those that have not ended.
     pub waits_for: Vec<String>,
+    /// For a task that has its place: the tasks that have to leave it first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<LeavingView>,
     pub failing: Option<FailingView>,
     /// For a task on a machine: why it is there.
     pub here: Option<HereView>,
@@ -167,6 +170,15 @@ pub struct ExplanationView {
     /// The nearest smaller request that fits on many machines; absent when it fits as it is, or
     /// nothing helps.
     pub easier: Option<EasierView>,
+}
+
+/// A task that is told to stop, for whose end another waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeavingView {
+    /// `user/job/index`.
+    pub task: String,
+    /// When its notice is over and it is killed; milliseconds since the Unix epoch.
+    pub killed_at: Time,
 }
 
 /// A reason that is not about any machine.

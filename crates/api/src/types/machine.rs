@@ -23,6 +23,9 @@ pub struct MachineView {
     pub name: Name,
     pub status: MachineStatus,
     pub draining: bool,
+    /// Of a drain with a deadline: when what is still there ends, whatever budgets and notices say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_by: Option<Time>,
     /// More is reserved than it has: tasks will be evicted.
     pub over_committed: bool,
     /// Version of the machine: send it back as `If-Match` to change only what you have seen.

@@ -113,6 +113,7 @@ impl<'c> Rights<'c> {
             | C::RemoveMachine { .. }
             | C::RemoveEmptyMachine { .. }
             | C::StartDrain { .. }
+            | C::DrainWithin { .. }
             | C::StopDrain { .. } => Rights::users(Holder(ManageMachines)),
             C::UpdateMachine { spec, .. } => Rights {
                 agent: AgentRight::Named(&spec.name),
@@ -141,6 +142,7 @@ impl<'c> Rights<'c> {
             C::ResizeJob { job: key, .. }
             | C::StopJob { job: key, .. }
             | C::StopTask { job: key, .. }
+            | C::StopWithin { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
             C::CloseUpdate { job: key, .. } => {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }

@@ -23,6 +23,7 @@ impl Context<'_> {
         Self::check_expected(|| Object::Machine(name.clone()), row.generation, expect)?;
         self.state.edit_machine(machine, |m| {
             m.draining = draining;
+            m.drain_by = None;
             m.generation = m.generation.saturating_add(1);
         });
         let change =

@@ -1,7 +1,8 @@
 //! Evictions (B39, B41): a controller moves one task or alloc away. Voluntary evictions keep to
-//! disruption budgets and disruption limits; evictions from an over-committed machine do not, and
-//! may for that reason take only what [`overcommit_eviction::victims`] names. The same holds for a
-//! machine under resource pressure: only [`pressure_eviction::next_victim`] may be evicted.
+//! disruption budgets and disruption limits, until the deadline of a drain has passed. Evictions
+//! from an over-committed machine do not, and may for that reason take only what
+//! [`overcommit_eviction::victims`] names. The same holds for a machine under resource pressure:
+//! only [`pressure_eviction::next_victim`] may be evicted.
 
 use super::Context;
 use crate::command::{Done, EvictCause, Verdict};
@@ -10,9 +11,11 @@ use crate::event::MachineChange;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::overcommit_eviction;
 use crate::pressure_eviction;
+use crate::priority::Priority;
 use crate::reason::{Conflict, Reason, Rejection, TaskAction};
 use crate::resource::Dimension;
 use crate::task::{StopCause, Task, TaskState};
+use crate::time::Span;
 use std::collections::BTreeMap;
 
 impl Context<'_> {
@@ -21,8 +24,10 @@ impl Context<'_> {
         let Some(machine) = row.machine() else {
             return Err(wrong_state(task, &row, TaskAction::Eviction));
         };
+        let time_left = self.drain_time_left(machine).filter(|_| cause == EvictCause::Drain);
         if matches!(row.state, TaskState::Stopping(why) if !why.restarts_in_place()) {
-            return Ok(Done::Unchanged);
+            let hastened = time_left.is_some_and(|left| self.hasten(task, left, &Reason::Drained));
+            return Ok(if hastened { Done::Applied } else { Done::Unchanged });
         }
         let (stop, reason) = match cause {
             EvictCause::Drain => {
@@ -44,12 +49,17 @@ impl Context<'_> {
         };
         let chosen = match cause {
             EvictCause::OverCommit | EvictCause::ResourcePressure(_) => BTreeMap::new(),
+            // Its deadline has passed: whose task this is was asked, and had until then.
+            EvictCause::Drain if time_left == Some(Span::ZERO) => BTreeMap::new(),
             EvictCause::Drain | EvictCause::Rebalance => {
                 self.check_disruption_budget(task)?;
                 self.check_disruption_rate(task)?
             }
         };
         self.stop_task(task, stop, reason);
+        if time_left.is_some() {
+            self.limit_notice(task, time_left);
+        }
         chosen.into_iter().for_each(|(job, tasks)| self.record_disruptions(job, tasks));
         Ok(Done::Applied)
     }
@@ -143,6 +153,17 @@ impl Context<'_> {
             };
         }
         let disrupted = disruption::disrupted_tasks(self.state, task);
+        disrupted.into_iter().try_for_each(|(job, tasks)| self.check_job_budget(job, tasks))
+    }
+
+    /// The same for a task that `by` preempts: a budget binds no higher band.
+    pub(super) fn check_budget_against(&self, by: Priority, task: TaskId) -> Result<(), Rejection> {
+        let bound = |job: &JobId| {
+            let row = self.state.jobs.get(*job);
+            row.is_some_and(|row| !by.overrules_budget_of(row.spec().priority))
+        };
+        let mut disrupted = disruption::disrupted_tasks(self.state, task);
+        disrupted.retain(|job, _| bound(job));
         disrupted.into_iter().try_for_each(|(job, tasks)| self.check_job_budget(job, tasks))
     }
 

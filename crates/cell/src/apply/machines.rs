@@ -61,6 +61,7 @@ impl Context<'_> {
             spec: spec.clone(),
             status: MachineStatus::Down,
             draining: false,
+            drain_by: None,
             incarnation: 0,
             generation: 0,
             packages: BTreeSet::new(),

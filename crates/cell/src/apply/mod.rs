@@ -14,6 +14,7 @@ mod evict;
 mod expire;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod hasten;
 mod holds;
 mod jobs;
 mod level;
@@ -180,6 +181,10 @@ impl Context<'_> {
             C::ReserveHold(target) => self.reserve_hold(target),
             C::ReleaseHold { task, attempt, machine: m } => self.release_hold(*task, *attempt, *m),
             C::ApplyJob { owner, spec, expect } => self.apply_job(owner, spec, *expect),
+            C::StopWithin { job, index, notice, expect } => {
+                self.stop_within(job, *index, *notice, *expect)
+            }
+            C::DrainWithin { name, within, expect } => self.drain_within(name, *within, *expect),
         }
     }
 

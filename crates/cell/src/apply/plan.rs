@@ -269,7 +269,7 @@ impl Context<'_> {
         if !by.0.may_preempt(priority) {
             return Err(Rejection::MayNotPreempt { by: by.0, victim: priority });
         }
-        self.check_disruption_budget(id)?;
+        self.check_budget_against(by.0, id)?;
         journal.save_victim(self.state, id, machine);
         let most = self.notice_limit(&gone, arriving);
         self.stop_task(id, StopCause::Preempted, Reason::Preempted { by: by.1 });
@@ -298,10 +298,13 @@ impl Context<'_> {
     }
 
     /// An alloc is gone when all tasks inside it are, so a bound on its notice bounds theirs.
-    fn limit_notice(&mut self, id: TaskId, most: Option<Span>) {
+    pub(super) fn limit_notice(&mut self, id: TaskId, most: Option<Span>) {
         let inner = self.state.alloc_load(id).map_or_else(Vec::new, |load| load.tasks.clone());
         for task in inner.into_iter().chain([id]) {
-            self.set_task(task, |row| row.notice_max = most);
+            self.set_task(task, |row| {
+                let shorter = |most: Span| row.notice_max.map_or(most, |had| had.min(most));
+                row.notice_max = most.map(shorter);
+            });
         }
     }
 
@@ -487,7 +490,7 @@ fn exceeds_devices_or_named(
 
 #[cfg(test)]
 mod tests {
-    use crate::apply::fixture::{Cell, all, job, key, machine};
+    use crate::apply::fixture::{Cell, all, job, key, machine, name};
     use crate::bounds::Bounds;
     use crate::command::{Command, Observed};
     use crate::constraint::AttributeValue;
@@ -614,15 +617,27 @@ mod tests {
         assert_eq!((top.state, top.attempt), (TaskState::Assigned, 1));
         let low = Victim { task: cell.task_id("jlow", 0), attempt: 1 };
         assert_eq!(top.grant().unwrap().waits_for, [low]);
-        let mut cell = full_cell_with(|low| low.max_down = Some(1));
-        let both = ["jlow/0", "jlow/1"].map(|v| v.to_owned());
-        let one_by_one = vec![
-            group(&cell, &[&both[0]], &["jtop/0@m1"]),
-            group(&cell, &[&both[1]], &["jtop/1@m2"]),
-        ];
-        let message = commit(&mut cell, one_by_one);
-        assert!(message.contains("item 1") && message.contains("at most 1 allowed"), "{message}");
-        assert_eq!(cell.states("jtop"), [TaskState::Assigned, TaskState::Pending]);
+        // A budget protects from its own band, and from no higher one.
+        let check = |most, priority, want: [&str; 2]| {
+            let mut cell = full_cell();
+            cell.grant("ubar", Band::Batch, 300);
+            let mut spec = job("jlow", 2, 50);
+            (spec.task.limits, spec.max_down) = (all(50), Some(most));
+            cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+            let mut taker = job("jtaker", 2, priority);
+            taker.task.limits = all(50);
+            cell.submit(&taker);
+            for (index, want) in want.into_iter().enumerate() {
+                let (victim, taker) = (format!("jlow/{index}"), format!("jtaker/{index}"));
+                let one = group(&cell, &[&victim], &[&format!("{taker}@m{}", index + 1)]);
+                let message = commit(&mut cell, vec![one]);
+                assert!(message.contains(want), "{most} for {priority}: {message}");
+            }
+        };
+        check(0, 60, ["at most 0 allowed", "at most 0 allowed"]);
+        check(1, 60, ["done", "at most 1 allowed"]);
+        check(0, 100, ["done", "done"]);
+        check(1, 200, ["done", "done"]);
     }
 
     /// Disk that a victim leaves behind is charged at once, and released when the group is

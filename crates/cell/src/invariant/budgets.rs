@@ -1,8 +1,11 @@
 //! Voluntary disruptions never have more tasks of a job down at once than the job allows, and stop
-//! a running task only while the job can spare one. Counted over the tasks' rows.
+//! a running task only while the job can spare one. Counted over the tasks' rows. Tasks that a
+//! higher band preempts are not the cell's choice, whatever their job's budget says.
 
 use super::{Check, Step, violation};
-use crate::id::JobId;
+use crate::event::EventKind;
+use crate::id::{JobId, TaskId};
+use crate::reason::Reason;
 use crate::state::State;
 use crate::task::TaskState;
 use std::collections::BTreeSet;
@@ -18,7 +21,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             continue;
         };
         let (before, after) = (down(step.before, job), down(step.after, job));
-        if after > most {
+        if after > most.saturating_add(taken(step, job)) {
             let name = step.after.job_key(job).map_or_else(String::new, |key| key.to_string());
             let detail = format!("{after} tasks down, {before} before; at most {most} allowed");
             return Err(violation(NAME, name, detail));
@@ -27,13 +30,38 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     Ok(())
 }
 
-/// Jobs with a running task that the step stopped.
+/// Number of tasks of the job that the step took for a higher band.
+fn taken(step: &Step<'_>, job: JobId) -> u32 {
+    let tasks = step.before.jobs.get(job).map_or(&[][..], |row| &row.tasks);
+    tasks.iter().filter(|task| taken_by_higher_band(step, **task)).count() as u32
+}
+
+/// Jobs with a running task that the step stopped by choice.
 fn disrupted(step: &Step<'_>) -> BTreeSet<JobId> {
     let stopped = step.before.tasks.iter().filter(|(id, task)| {
         let now = step.after.tasks.get(*id).map(|row| row.state);
-        task.state == TaskState::Running && now != Some(TaskState::Running)
+        task.state == TaskState::Running
+            && now != Some(TaskState::Running)
+            && !taken_by_higher_band(step, *id)
     });
     stopped.map(|(_, task)| task.job).collect()
+}
+
+/// Whether the step's events say that the task, or the alloc around it, is preempted by a task of a
+/// higher band.
+fn taken_by_higher_band(step: &Step<'_>, task: TaskId) -> bool {
+    let band = |task| {
+        let job = step.before.tasks.get(task)?.job;
+        Some(step.before.jobs.get(job)?.spec().priority.band())
+    };
+    let Some(own) = band(task) else { return false };
+    let around = step.before.tasks.get(task).and_then(|row| row.alloc());
+    step.events.iter().any(|event| match (&event.kind, &event.reason) {
+        (EventKind::Task { task: gone, .. }, Reason::Preempted { by }) => {
+            (*gone == task || Some(*gone) == around) && band(*by) > Some(own)
+        }
+        _ => false,
+    })
 }
 
 /// Number of tasks that should run and do not.

@@ -3,7 +3,7 @@
 //! times before the step.
 
 use super::{Check, Step, violation};
-use crate::command::{Command, EvictCause};
+use crate::command::Command;
 use crate::disruption::MAX_DISRUPTIONS;
 use crate::id::JobId;
 use crate::job::Job;
@@ -27,8 +27,7 @@ pub(super) fn check(state: &State) -> Check {
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
     let Some((command, _)) = step.only_command() else { return Ok(()) };
-    let by_choice =
-        matches!(command, Command::Evict { cause: EvictCause::Drain | EvictCause::Rebalance, .. });
+    let by_choice = matches!(command, Command::Evict { .. }) && step.voluntary_command().is_some();
     for (id, before) in step.before.jobs.iter() {
         let Some(after) = step.after.jobs.get(id) else { continue };
         let stopped = if by_choice { stopped(step, before) } else { 0 };

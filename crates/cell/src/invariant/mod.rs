@@ -71,6 +71,7 @@ mod waits_for_leaving;
 use crate::command::{Command, Entry, EvictCause, Request, Verdict};
 use crate::components;
 use crate::event::Event;
+use crate::id::TaskId;
 use crate::state::State;
 use std::fmt::Display;
 
@@ -179,12 +180,18 @@ impl<'a> Step<'a> {
         let (command, _) = self.only_command()?;
         let voluntary = match command {
             Command::CommitPlan(_) | Command::StepUpdate { .. } | Command::ReserveHold(_) => true,
-            Command::Evict { cause, .. } => {
-                matches!(cause, EvictCause::Drain | EvictCause::Rebalance)
-            }
+            Command::Evict { cause: EvictCause::Rebalance, .. } => true,
+            Command::Evict { task, cause: EvictCause::Drain, .. } => !self.is_overdue(*task),
             _ => false,
         };
         voluntary.then_some(command)
+    }
+
+    /// Whether the task is on a machine whose drain has passed its deadline.
+    fn is_overdue(&self, task: TaskId) -> bool {
+        let machine = self.before.tasks.get(task).and_then(|row| row.machine());
+        let by = machine.and_then(|machine| self.before.machines.get(machine)?.drain_by);
+        by.is_some_and(|by| by <= self.after.now)
     }
 
     /// Whether a window had one of the request ids before: answered, not applied again.

@@ -17,6 +17,12 @@ pub(crate) const NAME: &str = "references";
 
 pub(super) fn check(state: &State) -> Check {
     names(state)?;
+    for (_, machine) in state.machines.iter().filter(|(_, machine)| !machine.draining) {
+        if machine.drain_by.is_some() {
+            let row = format!("machine {}", machine.spec.name);
+            return Err(violation(NAME, row, "it has a deadline and does not drain".to_owned()));
+        }
+    }
     state.jobs.iter().try_for_each(|(id, job)| check_job(state, id, job))?;
     check_newest_is_live(state)?;
     components::references(state)?;

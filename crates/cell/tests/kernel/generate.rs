@@ -18,6 +18,7 @@ use cellwright_cell::job::Job;
 use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::JobKey;
+use cellwright_cell::notice::LongestNotice;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
 use cellwright_cell::overcommit_eviction;
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
@@ -102,7 +103,8 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
         | Command::ApplyJob { owner, .. } => Some(owner.clone()),
         Command::ResizeJob { job, .. }
         | Command::StopJob { job, .. }
-        | Command::StopTask { job, .. } => Some(job.user.clone()),
+        | Command::StopTask { job, .. }
+        | Command::StopWithin { job, .. } => Some(job.user.clone()),
         Command::Component(command) => components::owner(command),
         Command::UndoUpdate { job, .. } | Command::CloseUpdate { job, .. } => {
             Some(job.user.clone())
@@ -194,7 +196,12 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
         3 => Command::RemoveMachine { name, expect: tokens_and_blobs::expect(draw) },
         21 => Command::RemoveEmptyMachine { name, expect: tokens_and_blobs::expect(draw) },
         4 => Command::MachineDown { machine },
-        5 | 11 => Command::StartDrain { name, expect: tokens_and_blobs::expect(draw) },
+        5 => Command::DrainWithin {
+            name,
+            within: Span(draw.below(40) * 100),
+            expect: tokens_and_blobs::expect(draw),
+        },
+        11 => Command::StartDrain { name, expect: tokens_and_blobs::expect(draw) },
         6 | 7 => Command::StopDrain { name, expect: tokens_and_blobs::expect(draw) },
         8 => Command::SetMachinePackages { machine, packages: specs::packages(draw).collect() },
         _ => {
@@ -336,6 +343,12 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
             }
             Command::ResizeJob { job: some_job(state, draw), size, expect }
         }
+        16 if draw.one_in(3) => Command::StopWithin {
+            job: some_job(state, draw),
+            index: draw.one_in(2).then(|| draw.below(5) as u32),
+            notice: Span(draw.below(20) * 1000),
+            expect: tokens_and_blobs::expect(draw),
+        },
         16 => {
             Command::StopJob { job: some_job(state, draw), expect: tokens_and_blobs::expect(draw) }
         }
@@ -592,6 +605,7 @@ fn bounds(draw: &mut Draw) -> Command {
             least_charge: Resources::new(draw.below(9), draw.below(9), 0, 0),
             spec_bytes: 500 + draw.below(5000),
             resources: draw.below(4),
+            longest_notice: LongestNotice::same(Span::seconds(draw.below(30))),
             ..wide
         },
     })

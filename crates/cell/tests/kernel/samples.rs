@@ -365,6 +365,13 @@ pub fn commands() -> Vec<Command> {
         },
         Command::StopJob { job: job.clone(), expect: None },
         Command::StopTask { job: job.clone(), index: 3, expect: Some(2) },
+        Command::StopWithin {
+            job: job.clone(),
+            index: Some(3),
+            notice: Span::seconds(5),
+            expect: None,
+        },
+        Command::DrainWithin { name: name("m1"), within: Span::ZERO, expect: Some(1) },
     ]);
     all
 }

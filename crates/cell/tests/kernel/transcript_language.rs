@@ -169,6 +169,11 @@ impl TranscriptRunner {
                 Command::MachineUp { machine: self.machine(name)?, incarnation }
             }
             ("down", [name]) => Command::MachineDown { machine: self.machine(name)? },
+            ("drain", [name, within]) => Command::DrainWithin {
+                name: build::name(name),
+                within: seconds(within)?,
+                expect: None,
+            },
             ("drain", [name]) => Command::StartDrain { name: build::name(name), expect: None },
             ("stop-drain", [name]) => Command::StopDrain { name: build::name(name), expect: None },
             ("packages", [name, packages @ ..]) => {

@@ -3,8 +3,8 @@
 //! them: a drain can take as long as the jobs' owners allow.
 
 use super::Success;
-use super::machine::{drain, drain_wait_text, set_draining};
-use super::parse::name;
+use super::machine::{Drain, drain, drain_wait_text, set_draining};
+use super::parse::{duration, name};
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::output::print_prose;
@@ -13,7 +13,7 @@ use crate::runtime::{block_on, unless_interrupted};
 use crate::{clock, format};
 use cellwright_api::types::MachineView;
 use cellwright_cell::name::Name;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use clap::Args;
 
 /// Take machines out of use: no new work, and what runs there moves within the jobs' budgets
@@ -34,18 +34,28 @@ pub struct DrainArgs {
     /// Stay until nothing is on them any more, and say how far it is
     #[arg(long, conflicts_with = "undo")]
     wait: bool,
+
+    /// So long at most: then what is still there ends, whatever budgets and notices say
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "undo")]
+    deadline: Option<Span>,
+
+    /// End what is there at once, whatever budgets and notices say
+    #[arg(long, conflicts_with_all = ["undo", "deadline"])]
+    now: bool,
 }
 
 impl DrainArgs {
     pub fn run(mut self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         let cell = connection.cell()?;
         self.machines.append(&mut self.named);
+        let deadline = if self.now { Some(Span::ZERO) } else { self.deadline };
+        let wanted = if self.undo { Drain::Off } else { Drain::On(deadline) };
         if !self.wait {
-            self.machines.iter().try_for_each(|machine| drain(&cell, machine, !self.undo))?;
+            self.machines.iter().try_for_each(|machine| drain(&cell, machine, wanted))?;
             return Ok(Success::Done);
         }
         for machine in &self.machines {
-            print_prose(&set_draining(&cell, machine, true)?)?;
+            print_prose(&set_draining(&cell, machine, wanted)?)?;
         }
         let emptied = wait_until_empty(&cell, &self.machines);
         block_on(unless_interrupted(async || draining_text(&self.machines), emptied))

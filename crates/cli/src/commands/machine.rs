@@ -17,7 +17,8 @@ use cellwright_api::types::{
 };
 use cellwright_cell::device::WHOLE_DEVICE;
 use cellwright_cell::name::Name;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
+use cellwright_cell::words::quantity;
 use cellwright_sim::experiment::load::Units;
 use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
@@ -115,32 +116,54 @@ impl Machine {
                     Output::Table => print_prose(&render_packages(name, &package_list))?,
                 }
             }
-            Machine::Drain(args) => drain(&cell, &args.machine, true)?,
-            Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
+            Machine::Drain(args) => drain(&cell, &args.machine, Drain::On(None))?,
+            Machine::Undrain(args) => drain(&cell, &args.machine, Drain::Off)?,
             Machine::Rm(args) => remove_machine(&cell, &args.target.machine, args.force)?,
         }
         Ok(Success::Done)
     }
 }
 
+/// What is wanted of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// To take work again.
+    Off,
+    /// To become empty, if there is a deadline within that time.
+    On(Option<Span>),
+}
+
 /// Starts or ends the drain of a machine, and returns the message to print.
-pub fn set_draining(cell: &Cell, machine: &Name, is_draining: bool) -> Result<String, Failure> {
+pub fn set_draining(cell: &Cell, machine: &Name, wanted: Drain) -> Result<String, Failure> {
     let change = ChangeOptions::default();
     let done = block_on(async {
-        Ok(cell.client.drain_machine(machine, is_draining, &change).await?.value)
+        let done = match wanted {
+            Drain::On(Some(within)) => {
+                cell.client.drain_machine_within(machine, within, &change).await
+            }
+            Drain::On(None) => cell.client.drain_machine(machine, true, &change).await,
+            Drain::Off => cell.client.drain_machine(machine, false, &change).await,
+        };
+        Ok(done?.value)
     })?;
-    let outcome = match (is_draining, done.changed) {
-        (true, true) => "is being drained",
-        (true, false) => "was being drained already",
-        (false, true) => "takes work again",
-        (false, false) => "took work already",
+    let outcome = match (wanted, done.changed) {
+        (Drain::On(Some(Span::ZERO)), true) => {
+            "is being drained, and what runs there is killed".to_owned()
+        }
+        (Drain::On(Some(within)), true) => {
+            format!("is being drained, and empty in {}", quantity::span(within))
+        }
+        (Drain::On(None), true) => "is being drained".to_owned(),
+        (Drain::On(_), false) => "was being drained already".to_owned(),
+        (Drain::Off, true) => "takes work again".to_owned(),
+        (Drain::Off, false) => "took work already".to_owned(),
     };
     Ok(format!("machine {machine} {outcome}\n"))
 }
 
-pub fn drain(cell: &Cell, machine: &Name, is_draining: bool) -> Result<(), Failure> {
-    let mut text = set_draining(cell, machine, is_draining)?;
-    if is_draining {
+pub fn drain(cell: &Cell, machine: &Name, wanted: Drain) -> Result<(), Failure> {
+    let mut text = set_draining(cell, machine, wanted)?;
+    if wanted != Drain::Off {
         let now = block_on(async { Ok(cell.client.machine(machine).await?.value.item) })?;
         let waits = now.drain_waits.iter().map(|wait| drain_wait_text(wait, clock::now()));
         waits.for_each(|wait| text.push_str(&format!("{wait}\n")));
@@ -182,7 +205,10 @@ pub fn render(machine: &MachineView) -> String {
         ("packages".to_owned(), format::count(u64::from(machine.packages))),
     ];
     if machine.draining {
-        rows[0].1 = "draining".to_owned();
+        rows[0].1 = match machine.drain_by {
+            Some(by) => format!("draining, until {} at the latest", format::utc(by)),
+            None => "draining".to_owned(),
+        };
     }
     if let Some(trouble) = &machine.trouble {
         rows.insert(1, (enum_text(&trouble.kind), trouble_text(trouble)));

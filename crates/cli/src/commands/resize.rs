@@ -175,6 +175,7 @@ mod tests {
                 expect: None,
                 changes: Vec::new(),
                 class: None,
+                warnings: Vec::new(),
             };
             assert_eq!(outcome(&key(), &size, &applied), want);
         };

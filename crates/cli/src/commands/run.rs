@@ -292,6 +292,9 @@ async fn run_job(
     if let Some(version) = applied.closed_update {
         print_notice(&closed_message(&key, version));
     }
+    for warning in &applied.warnings {
+        print_notice(&format!("warning: {warning}"));
+    }
     if applied.became == ApplyOutcome::Unchanged {
         warn_stopped_tasks(cell, &key).await?;
     }

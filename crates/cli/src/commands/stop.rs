@@ -11,7 +11,9 @@ use crate::format;
 use crate::output::{print_notice, print_prose};
 use crate::runtime::block_on;
 use cellwright_api::client::{ChangeOptions, ClientError};
+use cellwright_api::types::Changed;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args};
 use std::io::{self, IsTerminal};
 
@@ -22,10 +24,12 @@ Examples:
   cell stop 'dev/hello/[2-5]'
   cell stop -l team=search,stage!=prod
   cell stop -l team=search --yes
+  cell stop dev/hello --now
 
-Names are whole; only the owner may be left out. Tasks get their notice first. A
-task that is stopped alone stays dead; its job goes on. With -l the jobs are
-listed, and you are asked before any is stopped.";
+Names are whole; only the owner may be left out. Tasks get their notice first;
+with --now, which may be given later too, they are killed at once. A task that is
+stopped alone stays dead; its job goes on. With -l the jobs are listed, and you
+are asked before any is stopped.";
 
 /// Stop a job, or some of its tasks
 #[derive(Debug, Args)]
@@ -43,6 +47,10 @@ pub struct StopArgs {
     /// Stop what -l finds without asking
     #[arg(short, long, requires = "selector")]
     yes: bool,
+
+    /// Without notice, also what is stopping already
+    #[arg(long)]
+    now: bool,
 }
 
 impl StopArgs {
@@ -56,12 +64,12 @@ impl StopArgs {
             }
             for target in &targets {
                 match &target.tasks {
-                    None => stop_job(&cell, &target.job).await?,
-                    Some(indexes) => stop_tasks(&cell, &target.job, indexes).await?,
+                    None => stop_job(&cell, &target.job, self.now).await?,
+                    Some(indexes) => stop_tasks(&cell, &target.job, indexes, self.now).await?,
                 }
             }
             if let Some(selector) = &self.selector {
-                stop_selected(&cell, selector, self.yes).await?;
+                stop_selected(&cell, selector, self.yes, self.now).await?;
             }
             Ok(Success::Done)
         })
@@ -72,26 +80,54 @@ fn change_failure(error: ClientError, job: &JobKey) -> Failure {
     Failure::from_change(error, &format!("cell status {job}"))
 }
 
-async fn stop_job(cell: &Cell, job: &JobKey) -> Result<(), Failure> {
-    let done = cell.client.stop_job(job, &ChangeOptions::default()).await;
-    let done = done.map_err(|error| change_failure(error, job))?.value;
-    let outcome = if done.changed { "is told to stop" } else { "was stopping already, or is over" };
+/// Stops a job, or one task of it.
+async fn stop_one(
+    cell: &Cell,
+    job: &JobKey,
+    index: Option<u32>,
+    now: bool,
+) -> Result<Changed, Failure> {
+    let change = ChangeOptions::default();
+    let done = match index {
+        _ if now => cell.client.stop_within(job, index, Span::ZERO, &change).await,
+        None => cell.client.stop_job(job, &change).await,
+        Some(index) => cell.client.stop_task(job, index, &change).await,
+    };
+    Ok(done.map_err(|error| change_failure(error, job))?.value)
+}
+
+/// What to say of the end of a job or task.
+fn outcome(done: &Changed, now: bool) -> &'static str {
+    match (done.changed, now) {
+        (true, true) => "is killed",
+        (true, false) => "is told to stop",
+        (false, true) => "is being killed already, or is over",
+        (false, false) => "was stopping already, or is over",
+    }
+}
+
+async fn stop_job(cell: &Cell, job: &JobKey, now: bool) -> Result<(), Failure> {
+    let done = stop_one(cell, job, None, now).await?;
+    let outcome = outcome(&done, now);
     print_prose(&format!("job {job} {outcome}\nnext: cell status {job}\n"))
 }
 
-async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32]) -> Result<(), Failure> {
+async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32], now: bool) -> Result<(), Failure> {
     for index in indexes {
-        let done = cell.client.stop_task(job, *index, &ChangeOptions::default()).await;
-        let done = done.map_err(|error| change_failure(error, job))?.value;
-        let outcome =
-            if done.changed { "is told to stop" } else { "was stopping already, or is over" };
+        let done = stop_one(cell, job, Some(*index), now).await?;
+        let outcome = outcome(&done, now);
         print_prose(&format!("task {job}/{index} {outcome}\n"))?;
     }
     print_prose(&format!("next: cell status {job}\n"))
 }
 
 /// A selector may match more than the user expects, so the jobs are listed first.
-async fn stop_selected(cell: &Cell, selector: &str, is_confirmed: bool) -> Result<(), Failure> {
+async fn stop_selected(
+    cell: &Cell,
+    selector: &str,
+    is_confirmed: bool,
+    now: bool,
+) -> Result<(), Failure> {
     let jobs = select::select_jobs(cell, selector, JobScope::Live).await?;
     print_jobs(&jobs, true)?;
     if !is_confirmed && !confirm(jobs.len())? {
@@ -99,7 +135,7 @@ async fn stop_selected(cell: &Cell, selector: &str, is_confirmed: bool) -> Resul
         return Ok(());
     }
     for job in &jobs {
-        stop_job(cell, &select::job_key(job)).await?;
+        stop_job(cell, &select::job_key(job), now).await?;
     }
     Ok(())
 }

@@ -8,12 +8,15 @@
 //! one to be down would hold its machine for ever. They cannot come back into it, so only those
 //! leave early for which another alloc of the set has room now. Evicting the others too was
 //! rejected: they would be down for as long as the drain lasts, and the drain no nearer to its end.
+//!
+//! A drain may have a deadline. Once it has passed, everything that is still there ends at once.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::fit::{Candidate, infeasible_reason};
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::notice::killed_at;
 use cellwright_cell::task::Task;
 use std::collections::BTreeSet;
 
@@ -42,6 +45,14 @@ impl Controller for Drain {
             rows_left: settings.rows_per_step,
         };
         let mut machines = self.machines.in_turn();
+        let is_overdue = |machine: &MachineId| {
+            let by = state.machines().get(*machine).and_then(|row| row.drain_by);
+            by.is_some_and(|by| by <= view.now)
+        };
+        for machine in machines.iter().copied().filter(is_overdue) {
+            while !draft.is_full() && drain_step.evict_overdue(machine, draft) {}
+        }
+        machines.retain(|machine| !is_overdue(machine));
         // One task of each machine, then another of each that still had one to evict.
         while !machines.is_empty() && drain_step.has_capacity(draft) {
             machines.retain(|machine| {
@@ -111,6 +122,26 @@ impl DrainStep<'_> {
             machine
                 .is_some_and(|at| infeasible_reason(state, &candidate, at, Some(*alloc)).is_none())
         })
+    }
+
+    /// Evicts one task of a machine whose drain has passed its deadline, or ends the notice of one
+    /// that is told to stop: budgets and how many leave at once no longer matter.
+    fn evict_overdue(&mut self, machine: MachineId, draft: &mut CommandDraft<'_>) -> bool {
+        let ControllerView { state, now, .. } = *self.view;
+        let Some(load) = state.machine_load(machine) else { return false };
+        for task in load.tasks.iter().filter(|task| !self.chosen.contains(task)) {
+            let Some(row) = state.tasks().get(*task) else { continue };
+            let lives_on = killed_at(state, *task).is_none_or(|at| at > now);
+            let evict =
+                Command::Evict { task: *task, attempt: row.attempt, cause: EvictCause::Drain };
+            if row.alloc().is_none() && lives_on && draft.accepts(&evict) {
+                self.chosen.insert(*task);
+                draft.budgets.spend(state, *task);
+                draft.push(evict);
+                return true;
+            }
+        }
+        false
     }
 
     fn evict(&mut self, task: TaskId, row: &Task, draft: &mut CommandDraft<'_>) -> bool {

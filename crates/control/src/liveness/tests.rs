@@ -10,7 +10,7 @@ const CONFIG: LivenessConfig = LivenessConfig {
     missed_polls: 4,
     link_shard_timeout: Span(5_000),
     reconnect_grace: Span(20_000),
-    max_down_per_minute: 60,
+    max_down_per_minute: DownRate::Machines(60),
     burst: 2,
     pause_above_permille: 500,
     count_down_for: Span(60_000),
@@ -203,6 +203,27 @@ fn declarations_are_limited_and_the_rest_waits() {
     assert_eq!(waiting, [2, 3, 4, 5], "those two that are down are not silent any more");
     let declared = world.run(10, |machine| machine >= 6);
     assert_eq!(declared, [(1, 2), (2, 3), (3, 4), (4, 5)]);
+}
+
+#[test]
+fn a_share_of_the_cell_is_declared_down_in_a_minute() {
+    assert_eq!(DownRate::Percent(5).of(1000), 50);
+    assert_eq!(DownRate::Percent(5).of(10), DownRate::LEAST);
+    assert_eq!(DownRate::Machines(1).of(1000), 1);
+    // A tenth of the machines is lost at once.
+    let last_of = |rate| {
+        let config = LivenessConfig { max_down_per_minute: rate, ..CONFIG };
+        let mut world = World::new(400);
+        world.liveness = Liveness::new(config, Span::ZERO);
+        world.run(5, |_| true);
+        let declared = world.run(200, |machine| machine >= 40);
+        assert!(declared.iter().all(|(_, machine)| *machine < 40));
+        (declared.len(), declared.last().unwrap().0)
+    };
+    let (all, seconds) = last_of(DownRate::Percent(5));
+    assert_eq!(all, 40);
+    assert!((100..180).contains(&seconds), "{seconds}");
+    assert!(last_of(DownRate::Machines(6)).0 < 40, "six a minute are too few");
 }
 
 #[test]

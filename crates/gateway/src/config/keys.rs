@@ -38,9 +38,10 @@ pub(super) const KEYS: &[Key] = &[
     key("missed_polls", "3", "Missed polls after which a machine counts as down."),
     key(
         "down_per_minute",
-        "6",
-        "Most machines declared down in a minute. Nothing at all is moved\n\
-                                 while more than half of the machines look dead.",
+        "\"5%\"",
+        "Most machines declared down in a minute: a number, or a share of the cell,\n\
+                                 which is 6 at least. Nothing at all is moved while more than half\n\
+                                 of the machines look dead.",
     ),
     key(
         "clock_skew_alarm",
@@ -162,4 +163,13 @@ pub(super) const KEYS: &[Key] = &[
         "1000",
         "Tasks of all users that one machine holds, whatever they ask for.",
     ),
+    key(
+        "notice_best_effort",
+        "\"2m\"",
+        "Longest notice of a best-effort task that is told to stop; then it is killed,\n\
+                                  whatever its job asks for.",
+    ),
+    key("notice_batch", "\"2m\"", "The same for batch."),
+    key("notice_production", "\"1h\"", "The same for production."),
+    key("notice_monitoring", "\"1h\"", "The same for monitoring."),
 ];

@@ -38,8 +38,9 @@ impl Api {
         if call.flag("dry_run") {
             return self.dry_run(call, key, command).await;
         }
+        let warnings = self.warnings(&command);
         let (index, done) = self.commit(call, command).await?;
-        Ok(reply::json(call, index, &applied_view(index, key, &done)?))
+        Ok(reply::json(call, index, &Applied { warnings, ..applied_view(index, key, &done)? }))
     }
 
     /// What the call would do to the cell as it is now. Answered by the leader, as the call itself
@@ -53,6 +54,7 @@ impl Api {
         })?;
         let rejection_context = self.rejection_context(&command);
         self.handle.read_linearizable().await?;
+        let warnings = self.warnings(&command);
         let (viewer, by, now) = (Viewer::of(&caller), caller, self.handle.log_time());
         let job = key.clone();
         let (index, verdict, old, new) = self
@@ -71,7 +73,7 @@ impl Api {
         let done = verdict
             .map_err(|rejection| self.rejection_error(&rejection, index, &rejection_context))?;
         let mut applied = applied_view(index, key, &done)?;
-        applied.dry_run = true;
+        (applied.dry_run, applied.warnings) = (true, warnings);
         applied.expect = Some(old.as_ref().map_or(0, |(version, _)| *version));
         let is_changed = matches!(applied.became, ApplyOutcome::Updated | ApplyOutcome::Resized);
         if let (Some((_, old)), Some(new), true) = (old, new, is_changed) {
@@ -112,5 +114,6 @@ fn applied_view(index: u64, key: JobKey, done: &Done) -> Result<Applied, ApiErro
         expect: None,
         changes: Vec::new(),
         class: None,
+        warnings: Vec::new(),
     })
 }

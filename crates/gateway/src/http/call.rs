@@ -14,8 +14,10 @@ use cellwright_api::routes::{
     CONSISTENT, EXPECT, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY, Parameter, ParameterType, Route,
     RouteKind, path_parameter,
 };
+use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::command::RequestId;
 use cellwright_cell::name::{JobKey, Name, Token};
+use cellwright_cell::time::Span;
 use cellwright_master::flow_control::Permit;
 use cellwright_master::handle::Caller;
 use cellwright_master::replicated_state::View;
@@ -133,6 +135,14 @@ impl Call {
 
     pub fn query(&self, name: &str) -> Option<&str> {
         self.query.get(name).map(String::as_str)
+    }
+
+    /// A length of time in milliseconds, if the query has one.
+    pub fn span(&self, name: &str) -> Result<Option<Span>, ApiError> {
+        let Some(text) = self.query(name) else { return Ok(None) };
+        let span = text.parse().ok().map(Span).filter(|span| *span <= MAX_SPAN);
+        let allowed = || format!("0 to {}", MAX_SPAN.0);
+        span.map(Some).ok_or_else(|| ApiError::parameter(name, text, &allowed()))
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -3,7 +3,7 @@
 use super::admission_limits::FieldErrors;
 use super::call::Call;
 use super::jobs::suggestion;
-use super::{Api, ApiResult, quota_hint, reply};
+use super::{Api, ApiResult, quota_hint, reply, warnings};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::Changed;
 use cellwright_cell::command::{Command, Done};
@@ -73,7 +73,13 @@ impl Api {
 
     /// As [`Api::commit`], answered as every plain change is.
     pub(super) async fn change(&self, call: &Call, command: Command) -> ApiResult {
+        let warnings = self.warnings(&command);
         let (index, done) = self.commit(call, command).await?;
-        Ok(reply::json(call, index, &Changed::new(index, &done)))
+        Ok(reply::json(call, index, &Changed { warnings, ..Changed::new(index, &done) }))
+    }
+
+    /// What the command asks for and does not get.
+    pub(super) fn warnings(&self, command: &Command) -> Vec<String> {
+        self.handle.replicated().with(|view| warnings::of(&view.state, command))
     }
 }

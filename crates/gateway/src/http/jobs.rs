@@ -158,13 +158,21 @@ impl Api {
 
     pub(super) async fn stop_job(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
-        self.change(&call, Command::StopJob { job, expect }).await
+        let command = match call.span("notice")? {
+            Some(notice) => Command::StopWithin { job, index: None, notice, expect },
+            None => Command::StopJob { job, expect },
+        };
+        self.change(&call, command).await
     }
 
     pub(super) async fn stop_task(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
-        let stopped = self.change(&call, Command::StopTask { job, index, expect }).await;
+        let command = match call.span("notice")? {
+            Some(notice) => Command::StopWithin { job, index: Some(index), notice, expect },
+            None => Command::StopTask { job, index, expect },
+        };
+        let stopped = self.change(&call, command).await;
         stopped.map_err(|error| match error.code {
             // A read of a task that does not exist says how many tasks its job has; so does this.
             Code::NoSuchRow => {

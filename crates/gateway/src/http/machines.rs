@@ -120,10 +120,10 @@ impl Api {
 
     pub(super) async fn drain(&self, call: Call, start: bool) -> ApiResult {
         let (name, expect) = (call.name("machine")?, call.expect()?);
-        let command = if start {
-            Command::StartDrain { name, expect }
-        } else {
-            Command::StopDrain { name, expect }
+        let command = match (start, call.span("within")?) {
+            (true, Some(within)) => Command::DrainWithin { name, within, expect },
+            (true, None) => Command::StartDrain { name, expect },
+            (false, _) => Command::StopDrain { name, expect },
         };
         self.change(&call, command).await
     }

@@ -51,6 +51,7 @@ mod tokens;
 mod unread_body;
 mod users;
 mod view;
+mod warnings;
 mod watch;
 mod websocket;
 

@@ -204,6 +204,7 @@ pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Op
         name: row.spec.name.clone(),
         status: row.status,
         draining: row.draining,
+        drain_by: row.drain_by,
         over_committed: row.over_committed,
         generation: row.generation,
         incarnation: row.incarnation,

@@ -191,7 +191,8 @@ pub(crate) enum Undo {
     /// The task was placed: make it pending again.
     Unassign { task: TaskId, not_before: Time },
     /// The task was evicted: put it back.
-    Restore { task: TaskId, hold: Hold, phase: TaskPhase, retained_on_exit: u64 },
+    /// `spent`: of its job's disruption budget, which can be exhausted: a higher band needs none.
+    Restore { task: TaskId, hold: Hold, phase: TaskPhase, retained_on_exit: u64, spent: u32 },
     /// The task released room that it held elsewhere: hold it again.
     Reserve { task: TaskId, hold: Hold },
 }

@@ -61,11 +61,13 @@ impl ClusterSnapshot {
         }
         self.retain_disk(hold.machine, retained_on_exit as i64);
         self.adjust_in_transition(job, 1);
-        if phase == TaskPhase::Running {
-            self.adjust_budget(job, |budget| budget.saturating_sub(1));
+        let budget = self.budget_of(job).filter(|_| phase == TaskPhase::Running);
+        let spent = budget.unwrap_or(0).min(1);
+        if spent > 0 {
+            self.adjust_budget(job, |budget| budget - spent);
         }
         if let Some(undo_log) = &mut self.undo_log {
-            undo_log.push(Undo::Restore { task, hold, phase, retained_on_exit });
+            undo_log.push(Undo::Restore { task, hold, phase, retained_on_exit, spent });
         }
     }
 
@@ -127,8 +129,8 @@ impl ClusterSnapshot {
                     self.tasks[task.slot()].attempt -= 1;
                     self.enqueue(task, not_before);
                 }
-                Undo::Restore { task, hold, phase, retained_on_exit } => {
-                    self.restore_evicted(task, hold, phase, retained_on_exit);
+                Undo::Restore { task, hold, phase, retained_on_exit, spent } => {
+                    self.restore_evicted(task, hold, phase, retained_on_exit, spent);
                 }
                 Undo::Reserve { task, hold } => self.reserve(task, hold),
             }
@@ -141,12 +143,13 @@ impl ClusterSnapshot {
         hold: Hold,
         phase: TaskPhase,
         retained_on_exit: u64,
+        spent: u32,
     ) {
         let job = self.tasks[task.slot()].job;
         self.retain_disk(hold.machine, -(retained_on_exit as i64));
         self.adjust_in_transition(job, -1);
-        if phase == TaskPhase::Running {
-            self.adjust_budget(job, |budget| budget + 1);
+        if spent > 0 {
+            self.adjust_budget(job, |budget| budget + spent);
         }
         self.count_class_member(task);
         self.occupy(task, hold);
@@ -194,8 +197,8 @@ impl ClusterSnapshot {
         // elsewhere was released before.
         for undo in own.into_iter().rev() {
             match undo {
-                Undo::Restore { task, hold, phase, retained_on_exit } => {
-                    self.restore_evicted(task, hold, phase, retained_on_exit);
+                Undo::Restore { task, hold, phase, retained_on_exit, spent } => {
+                    self.restore_evicted(task, hold, phase, retained_on_exit, spent);
                 }
                 Undo::Reserve { task, hold } => self.reserve(task, hold),
                 Undo::Unassign { .. } => {}

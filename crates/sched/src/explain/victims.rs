@@ -28,9 +28,18 @@ const EXACT_CANDIDATES: usize = 32;
 struct HolderEntry {
     /// Highest priority among an alloc and its tasks.
     priority: Priority,
-    /// It restarts in place, or a job involved has no disruption budget left.
-    is_protected: bool,
+    /// It restarts in place.
+    is_restarting: bool,
+    /// The highest priority among tasks whose job has no disruption budget left.
+    unspared: Option<Priority>,
     released: [i64; SUMS],
+}
+
+impl HolderEntry {
+    fn rank(&self) -> (Priority, bool, [i64; SUMS]) {
+        let may_be_protected = self.is_restarting || self.unspared.is_some();
+        (self.priority, may_be_protected, self.released)
+    }
 }
 
 /// Holders of all machines, lowest priority first: made once, used for every class.
@@ -47,8 +56,7 @@ impl HolderIndex {
         for holders in &snapshot.machines.holders {
             let from = index.entries.len();
             index.entries.extend(holders.iter().map(|task| entry(snapshot, *task)));
-            index.entries[from..]
-                .sort_unstable_by_key(|e| (e.priority, e.is_protected, e.released));
+            index.entries[from..].sort_unstable_by_key(HolderEntry::rank);
             index.ends.push(index.entries.len());
         }
         index
@@ -63,18 +71,15 @@ impl HolderIndex {
 
 fn entry(snapshot: &ClusterSnapshot, task: TaskId) -> HolderEntry {
     let whole = || std::iter::once(task).chain(snapshot.members(task).iter().copied());
-    let is_protected = |t: TaskId| {
+    // What does not run is down already: stopping it disrupts nothing.
+    let is_unspared = |t: &TaskId| {
         let row = &snapshot.tasks[t.slot()];
-        match row.phase {
-            TaskPhase::Running => snapshot.budget_of(row.job) == Some(0),
-            // Down already: stopping it disrupts nothing.
-            TaskPhase::Assigned => false,
-            TaskPhase::Restarting => t == task,
-        }
+        row.phase == TaskPhase::Running && snapshot.budget_of(row.job) == Some(0)
     };
     HolderEntry {
         priority: whole().filter_map(|t| snapshot.priority_of(t)).max().unwrap_or_default(),
-        is_protected: whole().any(is_protected),
+        is_restarting: snapshot.tasks[task.slot()].phase == TaskPhase::Restarting,
+        unspared: whole().filter(is_unspared).filter_map(|t| snapshot.priority_of(t)).max(),
         released: feasible::released_by(snapshot, task),
     }
 }
@@ -89,7 +94,9 @@ enum EvictionTier {
 }
 
 fn tier(preemptor: Priority, entry: &HolderEntry) -> EvictionTier {
-    match (preemptor.may_preempt(entry.priority), entry.is_protected) {
+    let is_protected = entry.is_restarting
+        || entry.unspared.is_some_and(|priority| !preemptor.overrules_budget_of(priority));
+    match (preemptor.may_preempt(entry.priority), is_protected) {
         (true, false) => EvictionTier::Allowed,
         (true, true) => EvictionTier::Protected,
         (false, _) => EvictionTier::Priority,
@@ -124,7 +131,7 @@ impl EvictionCandidates {
                 let members = prepared.snapshot.members(alloc).iter();
                 let mut entries: Vec<HolderEntry> =
                     members.map(|task| entry(prepared.snapshot, *task)).collect();
-                entries.sort_unstable_by_key(|e| (e.priority, e.is_protected, e.released));
+                entries.sort_unstable_by_key(HolderEntry::rank);
                 lower_bound(prepared, target, &entries, limit)
             }
         };
@@ -312,6 +319,9 @@ fn obstacle(
         _ => return None,
     }
     let job = row.job;
+    if preemptor.overrules_budget_of(priority) {
+        return None;
+    }
     let left = prepared.snapshot.budget_of(job)?;
     let before = victim_jobs.iter().filter(|j| **j == job).count();
     victim_jobs.push(job);

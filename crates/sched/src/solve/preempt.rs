@@ -4,11 +4,14 @@
 //! On one machine the candidates are added lowest priority first (larger ones first among equals,
 //! so that few suffice) until the task fits; then each is reprieved, highest priority first, if the
 //! task fits without its eviction. The set that remains is minimal: no victim can be reprieved.
-//! Between machines, the one whose most important victim has the lowest priority wins, then the one
-//! with the fewest victims.
+//! Between machines, the one whose most important victim is of the lowest band wins, then the one
+//! that goes least beyond disruption budgets, then the lowest priority, then the fewest victims.
 //!
-//! Each victim must be allowed by its priority and by the disruption budget of its job. An alloc
-//! takes its tasks with it, so all of them must be allowed.
+//! Each victim must be allowed by its priority. An alloc takes its tasks with it, so all of them
+//! must be allowed. Disruption budgets order the victims of a band: those that their jobs can spare
+//! go first. A budget protects a task from its own band only ([`Priority::overrules_budget_of`]).
+//! Rejected: budgets that bind every preemptor. Free work that says it can spare nothing would then
+//! hold a machine against production that has bought it.
 //!
 //! Where a budget protects a task that is needed, victims of the same job are exchanged for it, one
 //! for one, as long as that helps. The best choice under several budgets at once is a knapsack
@@ -109,6 +112,7 @@ fn at_target(
         released.iter().enumerate().map(|(d, x)| shape.fraction(d, *x as i64)).max()
     };
     candidates.sort_by_cached_key(|task| (snapshot.priority_of(*task), Reverse(size(task)), *task));
+    spare_budgets(snapshot, &mut candidates);
     let room = feasible::room(snapshot, target);
     let mut victim_set =
         VictimSet { snapshot, class, target, room, victims: vec![], budget: Budget::default() };
@@ -155,7 +159,7 @@ impl VictimSet<'_> {
     fn gather(&mut self, candidates: &[TaskId]) -> bool {
         let mut blocked = Vec::new();
         for task in candidates {
-            if !self.budget.spend(self.snapshot, *task) {
+            if !self.budget.spend(self.snapshot, self.class, *task) {
                 blocked.push(*task);
                 continue;
             }
@@ -202,7 +206,7 @@ impl VictimSet<'_> {
         }
         let (room, budget, before) = (self.room, self.budget.clone(), self.shortfall());
         self.budget.refund(snapshot, old);
-        if self.budget.spend(snapshot, new) {
+        if self.budget.spend(snapshot, self.class, new) {
             self.room.take(&self.released_by(old));
             self.room.give(&self.released_by(new));
             self.victims[at] = new;
@@ -254,12 +258,34 @@ fn is_evictable(snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool
         && snapshot.members(task).iter().all(allowed)
 }
 
+/// Within each band, moves candidates back that their jobs cannot spare beside those before them.
+fn spare_budgets(snapshot: &ClusterSnapshot, candidates: &mut [TaskId]) {
+    let mut budget = Budget::default();
+    let beyond: Vec<(TaskId, bool)> =
+        candidates.iter().map(|task| (*task, budget.draw(snapshot, *task) > 0)).collect();
+    if beyond.iter().any(|(_, beyond)| *beyond) {
+        let mut sorted = beyond;
+        sorted.sort_by_key(|(task, beyond)| {
+            (snapshot.priority_of(*task).map(Priority::band), *beyond)
+        });
+        candidates.iter_mut().zip(sorted).for_each(|(slot, (task, _))| *slot = task);
+    }
+}
+
 /// Jobs with a disruption budget that evicting the task and its members would draw on, once for
 /// each task. A task that does not run is down already: stopping it disrupts nothing.
 fn budgeted_jobs(snapshot: &ClusterSnapshot, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
+    budgeted_tasks(snapshot, task).map(|(_, job)| job)
+}
+
+fn budgeted_tasks(
+    snapshot: &ClusterSnapshot,
+    task: TaskId,
+) -> impl Iterator<Item = (TaskId, JobId)> + '_ {
     let all = std::iter::once(task).chain(snapshot.members(task).iter().copied());
-    let running = all.map(|t| &snapshot.tasks[t.slot()]).filter(|t| t.phase == TaskPhase::Running);
-    running.map(|row| row.job).filter(|job| snapshot.budget_of(*job).is_some())
+    let rows = all.map(|t| (t, &snapshot.tasks[t.slot()]));
+    let running = rows.filter(|(_, row)| row.phase == TaskPhase::Running);
+    running.map(|(t, row)| (t, row.job)).filter(|(_, job)| snapshot.budget_of(*job).is_some())
 }
 
 /// How much of each job's disruption budget the victims chosen so far have used.
@@ -269,21 +295,42 @@ struct Budget {
 }
 
 impl Budget {
-    /// Spends budget for the task and its members; false (and nothing spent) when a job involved
-    /// has no budget left.
-    fn spend(&mut self, snapshot: &ClusterSnapshot, task: TaskId) -> bool {
-        for (spent, job) in budgeted_jobs(snapshot, task).enumerate() {
-            let at = self.used.iter().position(|(j, _)| *j == job).unwrap_or_else(|| {
-                self.used.push((job, 0));
-                self.used.len() - 1
-            });
-            if snapshot.budget_of(job).is_some_and(|budget| self.used[at].1 >= budget) {
+    /// Spends budget for the task and its members; false (and nothing spent) when a job of the
+    /// preemptor's own band has no budget left.
+    fn spend(&mut self, snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool {
+        let preemptor = class.request.priority;
+        for (spent, (member, job)) in budgeted_tasks(snapshot, task).enumerate() {
+            let overruled =
+                snapshot.priority_of(member).is_some_and(|p| preemptor.overrules_budget_of(p));
+            if !overruled && !self.has_room(snapshot, job) {
                 budgeted_jobs(snapshot, task).take(spent).for_each(|job| self.decrement(job));
                 return false;
             }
-            self.used[at].1 += 1;
+            self.increment(job);
         }
         true
+    }
+
+    /// Spends budget for the task and its members, and returns how many are beyond it.
+    fn draw(&mut self, snapshot: &ClusterSnapshot, task: TaskId) -> usize {
+        let mut beyond = 0;
+        for job in budgeted_jobs(snapshot, task) {
+            beyond += usize::from(!self.has_room(snapshot, job));
+            self.increment(job);
+        }
+        beyond
+    }
+
+    fn has_room(&self, snapshot: &ClusterSnapshot, job: JobId) -> bool {
+        let used = self.used.iter().find(|(j, _)| *j == job).map_or(0, |(_, used)| *used);
+        snapshot.budget_of(job).is_none_or(|budget| used < budget)
+    }
+
+    fn increment(&mut self, job: JobId) {
+        match self.used.iter_mut().find(|(j, _)| *j == job) {
+            Some((_, used)) => *used += 1,
+            None => self.used.push((job, 1)),
+        }
     }
 
     fn refund(&mut self, snapshot: &ClusterSnapshot, task: TaskId) {
@@ -309,9 +356,13 @@ fn score(
     };
     let victims: Vec<TaskId> = target.without.iter().flat_map(all).collect();
     let worst = victims.iter().filter_map(|task| snapshot.priority_of(*task)).max();
+    let mut budget = Budget::default();
+    let beyond: usize = target.without.iter().map(|task| budget.draw(snapshot, *task)).sum();
     let room = feasible::room(snapshot, target);
     Score {
-        worst_victim: worst.map_or(0, |priority| priority.0 + 1),
+        worst_band: worst.map_or(0, |priority| priority.band() as u8 + 1),
+        beyond_budget: beyond.min(usize::from(u16::MAX)) as u16,
+        worst_victim: worst.map_or(0, Priority::in_band),
         victims: victims.len().min(usize::from(u16::MAX)) as u16,
         preference: preference::missed_weight(snapshot, class, m),
         locality: locality::missing_share(snapshot, class, m),

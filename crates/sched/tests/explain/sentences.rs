@@ -306,15 +306,19 @@ Next try in 5 s (back-off or lease).";
 
 #[test]
 fn a_spent_budget_protects_a_victim() {
-    let mut cell = SmallCluster::new();
-    cell.add_machine("m1", 1, 16, |_| {});
-    let low = cell.job("low", 50, |spec| spec.max_down = Some(0));
-    cell.hold(low, 0);
-    let new = cell.job("new", 100, |_| {});
-    let task = cell.wait(new, 0);
-    let victims = cell.explain(task).victims.unwrap();
-    assert!(!victims.allowed);
-    assert_eq!(victims.tasks[0].obstacle, Some(Obstacle::Budget { left: 0 }));
+    let check = |priority, obstacle: Option<Obstacle>| {
+        let mut cell = SmallCluster::new();
+        cell.add_machine("m1", 1, 16, |_| {});
+        let low = cell.job("low", 50, |spec| spec.max_down = Some(0));
+        cell.hold(low, 0);
+        let new = cell.job("new", priority, |_| {});
+        let task = cell.wait(new, 0);
+        let victims = cell.explain(task).victims.unwrap();
+        assert_eq!(victims.allowed, obstacle.is_none());
+        assert_eq!(victims.tasks[0].obstacle, obstacle);
+    };
+    check(99, Some(Obstacle::Budget { left: 0 }));
+    check(100, None);
 }
 
 #[test]

@@ -117,7 +117,10 @@ impl AgentInvariants {
                 _ => Some(0),
             };
             if let Some(notice) = notice {
-                self.end_deadlines.entry(*attempt).or_insert(now + notice + SLACK);
+                // A notice may be shortened while it runs, and never lengthened.
+                let by = now + notice + SLACK;
+                let known = self.end_deadlines.entry(*attempt).or_insert(by);
+                *known = by.min(*known);
             } else {
                 self.end_deadlines.remove(attempt);
             }

@@ -19,6 +19,7 @@ use cellwright_api::masters::{KnownMasters, MasterList, MasterRotation};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_control::liveness::DownRate;
 use cellwright_master::config::MasterConfig;
 use cellwright_master::handle::MasterHandle;
 use cellwright_master::master::{Environment as Around, Master};
@@ -499,7 +500,7 @@ fn master_config(bugs: PlantedBugs) -> MasterConfig {
         settings.core.liveness.missed_polls = 1;
         settings.core.liveness.reconnect_grace = Span::ZERO;
         settings.core.liveness.pause_above_permille = 1000;
-        settings.core.liveness.max_down_per_minute = 60_000;
+        settings.core.liveness.max_down_per_minute = DownRate::Machines(60_000);
         settings.core.liveness.burst = 1000;
     }
     settings

@@ -49,20 +49,26 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(JobSpec),
     )),
-    versioned(with_errors(
-        change(O::StopJob, Method::Delete, JOB, "jobs", "Stop the job and all its tasks."),
-        OWNER_ERRORS,
-    )),
-    versioned(with_errors(
-        change(
-            O::StopTask,
-            Method::Delete,
-            TASK,
-            "tasks",
-            "Stop one task for good; its job goes on without it.",
-        ),
-        STOP_ERRORS,
-    )),
+    with_query(
+        versioned(with_errors(
+            change(O::StopJob, Method::Delete, JOB, "jobs", "Stop the job and all its tasks."),
+            OWNER_ERRORS,
+        )),
+        &[NOTICE],
+    ),
+    with_query(
+        versioned(with_errors(
+            change(
+                O::StopTask,
+                Method::Delete,
+                TASK,
+                "tasks",
+                "Stop one task for good; its job goes on without it.",
+            ),
+            STOP_ERRORS,
+        )),
+        &[NOTICE],
+    ),
     with_query(
         versioned(with_body(
             with_response(

@@ -93,16 +93,19 @@ pub(super) const ROUTES: &[Route] = &[
         P::ManageMachines,
     ),
     with_capability(
-        versioned(with_errors(
-            change(
-                O::StartDrain,
-                Method::Post,
-                "/v1/machines/{machine}/drain",
-                "machines",
-                "Move everything away, within the jobs' budgets, and place nothing new.",
-            ),
-            &[C::NoSuchMachine],
-        )),
+        with_query(
+            versioned(with_errors(
+                change(
+                    O::StartDrain,
+                    Method::Post,
+                    "/v1/machines/{machine}/drain",
+                    "machines",
+                    "Move everything away, within the jobs' budgets, and place nothing new.",
+                ),
+                &[C::NoSuchMachine],
+            )),
+            &[WITHIN],
+        ),
         P::ManageMachines,
     ),
     with_capability(

@@ -4,13 +4,14 @@ use super::health;
 use crate::http::view::{at_max_down, failed_dependency};
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
-    ReasonView, TaskCounts, WaitingGroup,
+    LeavingView, ReasonView, TaskCounts, WaitingGroup,
 };
 use cellwright_cell::disruption;
 use cellwright_cell::event::{Event, EventKind, TaskChange};
 use cellwright_cell::explanation::{Counterfactual, Explanation, ReasonCount};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
+use cellwright_cell::notice;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, Task, TaskOutcome, TaskState};
@@ -21,6 +22,7 @@ use cellwright_cell::words::quantity::{Natural, span};
 use cellwright_master::usage::UsageSnapshot;
 use cellwright_sched::explain::placement_ranking::{PlacementRanking, RankedMachine};
 use serde_json::Value;
+use std::cmp::Reverse;
 
 /// The known past of a task.
 #[derive(Clone, Debug, Default)]
@@ -120,6 +122,7 @@ pub(super) fn base_view(
         not_before: waits,
         next_try_in,
         waits_for: dependencies(state, job),
+        leaving: leaving(state, row),
         failing: failing.then(|| FailingView {
             failures_in_row: row.failures_in_row,
             last: history.end.as_ref().map(|end| end.text.clone()),
@@ -193,6 +196,7 @@ pub(in crate::http) fn hypothetical_view(
         not_before: None,
         next_try_in: None,
         waits_for: Vec::new(),
+        leaving: Vec::new(),
         failing: None,
         here: None,
         last_end: None,
@@ -269,6 +273,7 @@ pub(super) fn add_placement(
         _ => String::new(),
     };
     let mut lines = vec![headline];
+    lines.extend(waits_for_room(&view.leaving, now.max(state.now())));
     lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
     lines.extend(waits_for_update(state, id, row));
     lines.extend(view.failing.as_ref().map(|failing| {
@@ -294,10 +299,42 @@ pub(super) fn add_placement(
     view.text = lines.join("\n");
 }
 
+/// The tasks that have to leave before this one can start, the last to go first.
+fn leaving(state: &State, row: &Task) -> Vec<LeavingView> {
+    let waits = row.grant().filter(|_| row.state == TaskState::Assigned);
+    let victims = waits.map_or(&[][..], |grant| &grant.waits_for).iter().filter_map(|victim| {
+        let here = state.tasks().get(victim.task)?;
+        let is_here = here.attempt == victim.attempt && here.machine() == row.machine();
+        let killed_at = notice::killed_at(state, victim.task).filter(|_| is_here)?;
+        Some(LeavingView { task: state.task_name(victim.task), killed_at })
+    });
+    let mut victims: Vec<LeavingView> = victims.collect();
+    victims.sort_by_key(|leaving| (Reverse(leaving.killed_at), leaving.task.clone()));
+    victims
+}
+
+/// Whose end a task waits for, and how long that takes at most.
+fn waits_for_room(leaving: &[LeavingView], now: Time) -> Option<String> {
+    let last = leaving.first()?;
+    let more = match leaving.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {} more", pluralize(more as u64, "task")),
+    };
+    let until = match last.killed_at.since(now) {
+        Span::ZERO => "its notice is over, and it is being killed".to_owned(),
+        left => format!("it has its notice, and is killed in {} at the latest", span(left)),
+    };
+    Some(format!("It waits for {}{more} to leave: {until}.", last.task))
+}
+
 /// Why a task is still on a draining machine, if a limit of its job is the reason.
 fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<String> {
     let machine = row.machine().and_then(|machine| state.machines().get(machine));
-    machine.filter(|machine| machine.draining)?;
+    let machine = machine.filter(|machine| machine.draining)?;
+    if let Some(by) = machine.drain_by.filter(|_| row.state.holds_resources()) {
+        let left = span(by.since(now));
+        return Some(format!("Its machine drains: it leaves in {left} at the latest."));
+    }
     let Some((job, turn)) = disruption::blocking_job(state, id, now) else {
         return Some(format!("Its machine drains; {}.", waits_for_max_down(state, id)?));
     };
@@ -515,6 +552,20 @@ mod tests {
     use cellwright_cell::disruption::DisruptionLimit;
     use cellwright_cell::spec::JobSpec;
     use cellwright_control::controller::testing::{Cell, job, name};
+
+    #[test]
+    fn a_task_that_waits_for_room_names_who_is_in_the_way_and_until_when() {
+        let leaving = |task: &str, at| LeavingView { task: task.into(), killed_at: Time(at) };
+        let one = [leaving("ann/low/0", 110_000)];
+        let want = "It waits for ann/low/0 to leave: it has its notice, and is killed in 1 min \
+                    at the latest.";
+        assert_eq!(waits_for_room(&one, Time(50_000)).unwrap(), want);
+        let over = "It waits for ann/low/0 and 1 task more to leave: its notice is over, and it is \
+                    being killed.";
+        let two = [leaving("ann/low/0", 110_000), leaving("ann/low/1", 9)];
+        assert_eq!(waits_for_room(&two, Time(110_000)).unwrap(), over);
+        assert_eq!(waits_for_room(&[], Time(0)), None);
+    }
 
     #[test]
     fn a_task_that_may_not_leave_yet_says_whose_limit_it_waits_for() {
