@@ -2,6 +2,10 @@
 //! bytes between the caller and the agent of the task's machine. Backpressure holds: bytes that one
 //! side does not read are not read from the other; the buffers are small and fixed.
 //!
+//! Any replica serves them. A follower first has its leader confirm that it is up to date, so it
+//! enters no attempt that is over and admits nobody whose right is gone; and a session goes on when
+//! the leader dies, because nothing of it passes through the leader.
+//!
 //! A session outlives its request, so its caller's authorisation is checked again at every change
 //! of the cell: a token that is revoked, a capability that is taken away, a user that is removed,
 //! all end it.
@@ -24,10 +28,16 @@ use hyper_util::rt::TokioIo;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Timeout for an agent to begin a session.
 const SESSION_START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a caller waits for an election to end; less than a client waits for an answer, which
+/// then tries the next replica.
+const ELECTION_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a session goes on while nobody can confirm that this replica knows of all changes. A
+/// replica that was cut off learns of no right that is taken away.
+const MAX_UNCONFIRMED: Duration = Duration::from_secs(30);
 /// Timeout for closing the caller's stream.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for a page to receive the end of a session.
@@ -82,7 +92,9 @@ impl Api {
         }
         let permit = self.sessions.acquire_one(&call.actor_text())?;
         // A linearizable read: nothing checks this again, as the leader does with changes.
-        let state = self.handle.read_linearizable().await?.state;
+        let state = self.handle.read_linearizable_anywhere(ELECTION_PATIENCE).await?.state;
+        // On a follower the first check may have been made before it knew of a change.
+        self.check_admitted(call)?;
         let id = call.task_row(&state)?;
         let row = state.tasks().get(id);
         let name = state.task_name(id);
@@ -119,7 +131,7 @@ impl Api {
     ) {
         tokio::select! {
             () = relay_bytes(&mut caller_stream, session.agent_stream) => {}
-            () = self.authorization_lost(call) => {
+            () = self.session_right_lost(call) => {
                 // A connected caller sees the end of the stream; a disconnected one need not.
                 let _ = timeout(SHUTDOWN_TIMEOUT, caller_stream.shutdown()).await;
             }
@@ -150,6 +162,28 @@ impl Api {
             () = &mut websocket_pump => {}
             // The last frames are still being sent.
             () = relaying => drop(timeout(CLOSE_TIMEOUT, websocket_pump).await),
+        }
+    }
+
+    /// Completes when the caller is no longer authorised, or this replica cannot know any more
+    /// whether it is.
+    async fn session_right_lost(&self, call: &Call) {
+        tokio::select! {
+            () = self.authorization_lost(call) => {}
+            () = self.confirmation_lost() => {
+                tracing::info!(path = call.path(), "ended: no leader confirms the caller's right");
+            }
+        }
+    }
+
+    /// Completes when this replica was not confirmed to be up to date for too long.
+    async fn confirmation_lost(&self) {
+        let mut confirmed_at = Instant::now();
+        while confirmed_at.elapsed() < MAX_UNCONFIRMED {
+            sleep(AUTH_CHECK_INTERVAL).await;
+            if self.handle.replica().confirm_current().await.is_ok() {
+                confirmed_at = Instant::now();
+            }
         }
     }
 
