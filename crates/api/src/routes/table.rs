@@ -109,8 +109,18 @@ const WATCH_JOBS_AFTER: Parameter = Parameter {
 
 const STREAM: Parameter = Parameter {
     name: "stream",
-    about: "Which of the program's two. Left out: stdout.",
-    value_type: ParameterType::OneOf(&["stdout", "stderr"]),
+    about: "Which of the program's two, or both in order of time, as `parts`. Left out: stdout.",
+    value_type: ParameterType::OneOf(&["stdout", "stderr", "all"]),
+};
+const SINCE: Parameter = Parameter {
+    name: "since",
+    about: "Nothing written before this time, in milliseconds since 1970. Left out: see `lines`.",
+    value_type: ParameterType::Integer { min: 0, max: u64::MAX },
+};
+const PARTS: Parameter = Parameter {
+    name: "parts",
+    about: "The answer has `parts`, each with its stream and time, in place of `text`.",
+    value_type: ParameterType::Boolean,
 };
 const ATTEMPT: Parameter = Parameter {
     name: "attempt",
@@ -121,7 +131,7 @@ const FROM: Parameter = Parameter {
     name: "from",
     about: "The `next` of the piece before, of the same attempt; `0-0` is the beginning. Left out: \
             near the end, see `lines` and `tail`.",
-    value_type: ParameterType::Text(64),
+    value_type: ParameterType::Text(96),
 };
 const LINES: Parameter = Parameter {
     name: "lines",
@@ -137,7 +147,7 @@ const OUTPUT_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: near the end of the \
             newest attempt.",
-    value_type: ParameterType::Text(64),
+    value_type: ParameterType::Text(128),
 };
 const COMMAND: Parameter = Parameter {
     name: "command",

@@ -47,7 +47,8 @@ async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
         std::future::pending::<()>().await;
     }
     let text = format!("line of attempt {}\n", query.attempt.unwrap());
-    Json(OutputPiece { attempt: 1, text, next: "1-18".into(), ended: false })
+    let parts = Vec::new();
+    Json(OutputPiece { attempt: 1, text, parts, next: "1-18".into(), ended: false })
 }
 
 async fn exec(mut request: Request) -> Response {
