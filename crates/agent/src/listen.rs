@@ -15,7 +15,7 @@ use crate::output::{
     tail_position,
 };
 use crate::preparer::Preparer;
-use crate::session::{SessionServer, proxy};
+use crate::session::{SessionServer, StartedSession, proxy};
 use crate::state_dir::Folders;
 use crate::timed_output::{Positions, read_parts};
 use axum::body::Body;
@@ -27,7 +27,9 @@ use axum::{Json, Router};
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::internal_calls::{MACHINE_PACKAGES_PATH, PACKAGE_PATH};
 use cellwright_api::error::{ApiError, Code, DEV_ACCOUNT_HINT};
-use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
+use cellwright_api::exec::{
+    COPY_PATH, CopyQuery, EXEC_PATH, EXEC_PROTOCOL, ExecQuery, FORWARD_PATH, ForwardQuery,
+};
 use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery, Stream, StreamSelection};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::credential::{PartKind, SecretHash};
@@ -198,6 +200,8 @@ impl Handlers {
         Router::new()
             .route(&format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}"), get(output))
             .route(&format!("{EXEC_PATH}/{{user}}/{{job}}/{{index}}"), post(exec))
+            .route(&format!("{COPY_PATH}/{{user}}/{{job}}/{{index}}"), post(copy))
+            .route(&format!("{FORWARD_PATH}/{{user}}/{{job}}/{{index}}"), post(forward))
             .route(MACHINE_PACKAGES_PATH, get(list_packages))
             .with_state(self)
             .merge(packages)
@@ -514,14 +518,42 @@ async fn exec(
     State(handlers): State<Handlers>,
     Path((user, job, index)): TaskPath,
     Query(query): Query<ExecQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin(&name, &query)).await
+}
+
+async fn copy(
+    State(handlers): State<Handlers>,
+    Path((user, job, index)): TaskPath,
+    Query(query): Query<CopyQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin_copy(&name, &query)).await
+}
+
+async fn forward(
+    State(handlers): State<Handlers>,
+    Path((user, job, index)): TaskPath,
+    Query(query): Query<ForwardQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin_forward(&name, &query)).await
+}
+
+/// Begins the session, and hands it the caller's connection.
+async fn hand_over(
     mut request: Request<Body>,
+    session: impl Future<Output = Result<StartedSession, ApiError>>,
 ) -> Result<Response, ErrorResponse> {
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|v| v == EXEC_PROTOCOL);
     let near = request.extensions_mut().remove::<OnUpgrade>().filter(|_| is_upgrade);
     let near =
         near.ok_or_else(|| error_response(Code::UpgradeRequired, "a session takes a connection"))?;
-    let session = handlers.session_server.begin(&format!("{user}/{job}/{index}"), &query).await;
-    spawn_request("a session", proxy(session.map_err(ErrorResponse)?, near));
+    spawn_request("a session", proxy(session.await.map_err(ErrorResponse)?, near));
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -538,7 +570,7 @@ mod tests {
     fn each_kind_of_part_may_ask_for_its_own_things() {
         let package = format!("{PACKAGE_PATH}/ab");
         let task =
-            [OUTPUT_PATH, EXEC_PATH].map(|path| format!("{path}/u/j/0"));
+            [OUTPUT_PATH, EXEC_PATH, COPY_PATH, FORWARD_PATH].map(|path| format!("{path}/u/j/0"));
         for path in task.into_iter().chain([MACHINE_PACKAGES_PATH.to_owned()]) {
             assert!(Peer::Master.may_access(&path) && !Peer::Agent.may_access(&path), "{path}");
         }

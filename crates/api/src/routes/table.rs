@@ -149,6 +149,26 @@ const OUTPUT_AFTER: Parameter = Parameter {
             newest attempt.",
     value_type: ParameterType::Text(128),
 };
+const DIRECTION: Parameter = Parameter {
+    name: "direction",
+    about: "Whether files are copied `into` the task or `out_of` it.",
+    value_type: ParameterType::OneOf(&["into", "out_of"]),
+};
+const COPY_PATH: Parameter = Parameter {
+    name: "path",
+    about: "Where in the task, as it sees its files; below its folder unless it begins with /.",
+    value_type: ParameterType::Text(4096),
+};
+const COPY_NAME: Parameter = Parameter {
+    name: "name",
+    about: "What is copied into the task is called so where `path` is a folder.",
+    value_type: ParameterType::Text(255),
+};
+const PORT: Parameter = Parameter {
+    name: "port",
+    about: "The port: one that the task was given, or any where it has a network of its own.",
+    value_type: ParameterType::Integer { min: 1, max: u16::MAX as u64 },
+};
 const COMMAND: Parameter = Parameter {
     name: "command",
     about: "The program and its arguments: a JSON list of words.",
@@ -250,6 +270,8 @@ const TASK: &str = "/v1/jobs/{user}/{job}/tasks/{index}";
 const MACHINE: &str = "/v1/machines/{machine}";
 const OUTPUT: &str = "/v1/jobs/{user}/{job}/tasks/{index}/output";
 const WATCH_OUTPUT: &str = "/v1/watch/output/{user}/{job}/{index}";
+const COPY: &str = "/v1/jobs/{user}/{job}/tasks/{index}/copy";
+const FORWARD: &str = "/v1/jobs/{user}/{job}/tasks/{index}/forward";
 const EXEC: &str = "/v1/jobs/{user}/{job}/tasks/{index}/exec";
 const USER_PATH: &str = "/v1/users/{user}";
 const QUOTA: &str = "/v1/users/{user}/quota/{band}";

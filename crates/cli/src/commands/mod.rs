@@ -8,6 +8,7 @@ mod checkpoint;
 mod compact;
 mod completion;
 mod context;
+mod cp;
 mod cron;
 mod describe;
 mod dev;
@@ -33,6 +34,7 @@ mod pagination;
 mod parse;
 mod plan;
 mod plan_request;
+mod port_forward;
 mod quota;
 mod resize;
 mod run;
@@ -116,6 +118,8 @@ pub enum Command {
     Sql(sql::SqlArgs),
     Logs(logs::LogsArgs),
     Exec(exec::ExecArgs),
+    Cp(cp::CpArgs),
+    PortForward(port_forward::PortForwardArgs),
     #[command(subcommand)]
     User(user::User),
     #[command(subcommand)]
@@ -183,6 +187,8 @@ impl Command {
             Command::Sql(args) => args.run(connection),
             Command::Logs(args) => args.run(connection),
             Command::Exec(args) => args.run(connection),
+            Command::Cp(args) => args.run(connection),
+            Command::PortForward(args) => args.run(connection),
             Command::User(verb) => verb.run(connection),
             Command::Quota(verb) => verb.run(connection),
             Command::Token(verb) => verb.run(connection),
