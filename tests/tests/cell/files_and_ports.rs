@@ -1,9 +1,9 @@
-//! `cell cp`, `cell port-forward`, and `cell logs -f` of a job that grows, with the
+//! `cell cp`, `cell port-forward`, `cell edit`, and `cell logs -f` of a job that grows, with the
 //! real binary on a running cell.
 
 use super::agent::{dev, is_running_attempt, submit, wait};
 use super::secure_cell::SecureCell;
-use crate::support::{Folder, Running, cell, poll_until, stdout_of, text};
+use crate::support::{Folder, Running, cell, command, poll_until, stdout_of, text};
 use hyper::Method;
 use std::fs;
 use std::io::{Read, Write};
@@ -156,6 +156,52 @@ fn copies_and_ports_are_for_owners_and_holders_and_are_audited() {
         assert!(audit.iter().any(|found| found == line), "{line}: {audit:#?}");
     }
     walled.stop();
+}
+
+#[test]
+fn a_job_is_edited_in_place_and_nothing_is_lost_when_it_is_refused() {
+    let folder = Folder::new();
+    let (running, address) = dev(&folder);
+    run_waiting(&folder, &address, "web", "exec sleep 1000", &serde_json::json!({}));
+    let edit = |editor: &str, more: &[&str]| {
+        let mut command = command(&[&["--master", &address, "edit", "web"], more].concat());
+        command.env_remove("VISUAL").env("EDITOR", editor).env("TMPDIR", folder.path(""));
+        command.stdin(std::process::Stdio::null()).output().unwrap()
+    };
+    let version = || stdout_of(&["--master", &address, "job", "status", "dev/web", "-o", "json"]);
+    let before = version();
+    let unchanged = edit("true", &["--yes"]);
+    assert_eq!(text(&unchanged.stdout), "dev/web: nothing was changed\n");
+    for (editor, why) in [
+        ("sed -i 's/^count: .*/count: many/'", "count"),
+        ("sed -i 's/^count: .*/count: 3000000000/'", "count"),
+        ("sed -i 's/^name: .*/name: other/'", "the file is of the job dev/other"),
+        ("false", "did not end well"),
+    ] {
+        let refused = edit(editor, &["--yes"]);
+        assert_eq!(refused.status.code(), Some(1), "{editor}: {}", text(&refused.stderr));
+        assert!(text(&refused.stderr).contains(why), "{editor}: {}", text(&refused.stderr));
+    }
+    assert_eq!(version(), before);
+    let kept = fs::read_dir(folder.path("")).unwrap().flatten();
+    let kept = kept.filter(|entry| entry.file_name().to_string_lossy().starts_with("cell-edit-"));
+    assert_eq!(kept.count(), 3, "what was written and not applied is kept");
+    let nobody = edit("sed -i 's/^count: .*/count: 2/'", &[]);
+    assert_eq!(nobody.status.code(), Some(2), "{}", text(&nobody.stderr));
+    // Somebody else is quicker.
+    let binary = cellwright_tests::binary::cell().display();
+    let resize = format!("{binary} --master {address} resize web --tasks 4 >/dev/null");
+    let other = format!("sh -c '{resize}; sed -i s/^priority:.*/priority:\\ 120/ \"$1\"' sh");
+    let late = edit(&other, &["--yes"]);
+    assert!(text(&late.stderr).contains("stale-version"), "{}", text(&late.stderr));
+    for (format, to) in [("yaml", "2"), ("jsonnet", "3")] {
+        let editor = format!("sed -Ei 's/(count\"?: ).*[0-9](,?)$/\\1{to}\\2/'");
+        let done = edit(&editor, &["--yes", "--format", format]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert!(text(&done.stdout).contains("job dev/web: version"), "{}", text(&done.stdout));
+        assert!(version().contains(&format!("\"count\": {to}")), "{}", version());
+    }
+    running.stop();
 }
 
 #[test]

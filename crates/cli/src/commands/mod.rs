@@ -15,6 +15,7 @@ mod dev;
 mod dev_ports;
 mod dev_ready;
 mod drain;
+mod edit;
 mod enum_words;
 mod events;
 mod exec;
@@ -102,6 +103,7 @@ pub enum Command {
     Drain(drain::DrainArgs),
     Run(run::RunArgs),
     Validate(validate::ValidateArgs),
+    Edit(edit::EditArgs),
     Fmt(fmt::FmtArgs),
     Init(init::InitArgs),
     Schema(schema::SchemaArgs),
@@ -174,6 +176,7 @@ impl Command {
             Command::Drain(args) => args.run(connection),
             Command::Run(args) => args.run(connection),
             Command::Validate(args) => args.run(),
+            Command::Edit(args) => args.run(connection),
             Command::Fmt(args) => args.run(),
             Command::Init(args) => args.run(),
             Command::Schema(args) => args.run(),
