@@ -5,6 +5,7 @@ import { all, at, del, get, post } from "../api.js";
 import { Chart } from "../chart.js";
 import { confirm, say } from "../dialog.js";
 import { useRead } from "../live.js";
+import { JobLogs } from "../logs.js";
 import { Badge, Card, Choice, Empty, Facts, Link, Page, Problem, Table, Tally, Wait, When, to, useQuery, useSort } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
 import { amount, bandOf, count, isLive, jobState, moment, plural, stamp, taskWords, words } from "../units.js";
@@ -185,6 +186,7 @@ export default function Job({ names: [user, name] }) {
         keyOf=${(task) => task.index} hrefOf=${(task) => to("jobs", user, name, String(task.index))}
         empty=${tasks.wait ? "Loading…" : "No task is like that."} />
     <//>
+    ${list.some((task) => task.attempt > 0) && html`<${JobLogs} key=${key} user=${user} job=${name} tasks=${list} />`}
     <div class="columns">
       <${Card} title="Events" aside=${history.since ? `since ${moment(history.since)}` : ""}>
         <${Problem} error=${history.error} />

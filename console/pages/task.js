@@ -3,6 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { at, get, watch } from "../api.js";
 import { useRead } from "../live.js";
+import { Pieces, STREAMS } from "../logs.js";
 import { Badge, Card, Choice, Command, Facts, Link, Meter, MeterKey, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
 import { Exec } from "../terminal.js";
@@ -10,7 +11,6 @@ import { DIMENSIONS, moment, taskWords, words } from "../units.js";
 import { EventList, Usage } from "./job.js";
 import { Explanation } from "./pending.js";
 
-const MOST = 400_000;
 /** Attempts before the newest that output can be read from. */
 const EARLIER = 3;
 
@@ -22,36 +22,35 @@ function beginnings(newest) {
 
 /** Output as it is written; stays at the end unless the reader scrolled up. */
 function Logs({ user, job, index, newest }) {
-  const [stream, pick] = useQuery("stream", "stdout");
+  const [stream, pick] = useQuery("stream", "all");
   const [since, begin] = useQuery("attempt", "");
-  const [text, set] = useState("");
+  const [shown, set] = useState([]);
   const [state, tell] = useState(["wait", null]);
   const box = useRef(null);
-  const held = useRef("");
   useEffect(() => {
-    held.current = "";
-    set("");
+    const held = new Pieces();
+    set([]);
     let frame = 0;
     let attempt = null;
     const show = () => {
       frame = 0;
-      set(held.current);
+      set(held.shown());
     };
-    const add = (more) => {
-      held.current = (held.current + more).slice(-MOST);
+    const add = (from, more) => {
+      held.add(from, more);
       if (!frame) frame = requestAnimationFrame(show);
     };
-    const path = `/v1/watch/output/${[user, job, index].map(encodeURIComponent).join("/")}?stream=${stream}${
+    const path = `/v1/watch/output/${[user, job, index].map(encodeURIComponent).join("/")}?stream=${stream}&parts=true${
       since && `&attempt=${encodeURIComponent(since)}`}`;
     const stop = watch(
       path,
       (kind, piece) => {
         if (kind === "end") return tell(["end", null]);
-        if (piece.text === undefined) return undefined;
+        if (!piece.parts) return undefined;
         const begins = attempt === null ? since : piece.attempt !== attempt;
-        if (begins) add(`${attempt === null ? "" : "\n"}── attempt ${piece.attempt} ──\n`);
+        if (begins) add("", `${attempt === null ? "" : "\n"}── attempt ${piece.attempt} ──\n`);
         attempt = piece.attempt;
-        add(piece.text);
+        for (const part of piece.parts) add(part.stream, part.text);
         return undefined;
       },
       (now, error) => tell([now, error]),
@@ -68,16 +67,16 @@ function Logs({ user, job, index, newest }) {
   };
   useEffect(() => {
     if (stick.current && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [text]);
+  }, [shown]);
   const said = { live: "live", lost: "not to be had", wait: "connecting", end: "ended" };
   return html`<${Card} title="Output" aside=${said[state[0]]}>
     <div class="tools">
-      <${Choice} label="Stream" value=${stream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} onPick=${pick} />
+      <${Choice} label="Stream" value=${stream} options=${STREAMS} onPick=${pick} />
       ${newest > 1 && html`<${Choice} label="From attempt" value=${since} options=${beginnings(newest)} onPick=${begin} />`}
     </div>
     ${state[1] && html`<${Problem} error=${state[1]} />`}
     <pre class="logs" ref=${box} onScroll=${scrolled} tabindex="0" aria-label="Output of the task">${
-      text || html`<span class="faint">Nothing written yet.</span>`
+      shown.length ? shown : html`<span class="faint">Nothing written yet.</span>`
     }</pre>
   <//>`;
 }

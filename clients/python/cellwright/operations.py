@@ -82,13 +82,13 @@ class Operations:
         """Why a task waits, why it is where it is, or how it ended."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}/explain", {"consistent": consistent})
 
-    def read_output(self, user: str | int, job: str | int, index: str | int, *, stream: Any = None, attempt: Any = None, from_: Any = None, lines: Any = None, tail: Any = None) -> Any:
+    def read_output(self, user: str | int, job: str | int, index: str | int, *, stream: Any = None, attempt: Any = None, from_: Any = None, lines: Any = None, tail: Any = None, since: Any = None, parts: Any = None) -> Any:
         """A piece of what a task wrote, from the machine it is or was on."""
-        return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}/output", {"stream": stream, "attempt": attempt, "from": from_, "lines": lines, "tail": tail})
+        return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}/output", {"stream": stream, "attempt": attempt, "from": from_, "lines": lines, "tail": tail, "since": since, "parts": parts})
 
-    def watch_output(self, user: str | int, job: str | int, index: str | int, *, stream: Any = None, attempt: Any = None, lines: Any = None, tail: Any = None, after: Any = None, last_event_id: str | None = None) -> Iterator[Event]:
+    def watch_output(self, user: str | int, job: str | int, index: str | int, *, stream: Any = None, attempt: Any = None, lines: Any = None, tail: Any = None, since: Any = None, parts: Any = None, after: Any = None, last_event_id: str | None = None) -> Iterator[Event]:
         """What a task writes, from one attempt to the next. Events: `output` (a piece), `silent` (its machine does not answer; tried again), `end` (the task is dead)."""
-        return self._watch(f"/v1/watch/output/{at(user)}/{at(job)}/{at(index)}", {"stream": stream, "attempt": attempt, "lines": lines, "tail": tail, "after": after}, last_event_id)
+        return self._watch(f"/v1/watch/output/{at(user)}/{at(job)}/{at(index)}", {"stream": stream, "attempt": attempt, "lines": lines, "tail": tail, "since": since, "parts": parts, "after": after}, last_event_id)
 
     def watch_jobs(self, *, selector: Any = None, user: Any = None, after: Any = None, last_event_id: str | None = None) -> Iterator[Event]:
         """Jobs as they change. Events: `job` (a job), `gone` (purged; data has its key), `synced` (what was there has been sent), `reset` (events were missed; all jobs follow)."""

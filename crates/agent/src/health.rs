@@ -5,7 +5,7 @@
 //! that health and every other reason to move a task obey one set of rules.
 
 use crate::driver::exec_spec::{ExecRequest, exec_spec};
-use crate::session::{self, SessionRequest};
+use crate::session::{self, HelperRequest, SessionRequest};
 use crate::shim::protocol::Launch;
 use crate::shim_program::ShimProgram;
 use cellwright_agent_core::health::HealthTracker;
@@ -88,7 +88,7 @@ async fn probe(target: &ProbeTarget) -> Option<()> {
 async fn command_succeeds(target: &ProbeTarget, words: &[String]) -> Option<()> {
     let (launch, command) = (&target.launch, words.to_vec());
     let entry = exec_spec(&ExecRequest { launch, command, terminal: false, term: None }).ok()?;
-    let request = SessionRequest { entry, terminal: None, quiet: true };
+    let request = HelperRequest::Command(SessionRequest { entry, terminal: None, quiet: true });
     // Dropped, it is still reaped.
     let (connection, _helper) = session::start(&target.program, &request).await.ok()?;
     let mut connection = BufReader::new(connection);

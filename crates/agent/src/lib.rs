@@ -52,6 +52,7 @@ mod sample_orders;
 pub mod session;
 pub mod shim_program;
 pub mod state_dir;
+pub mod timed_output;
 pub mod trash;
 pub mod usage;
 pub mod watch;

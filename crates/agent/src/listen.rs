@@ -15,8 +15,9 @@ use crate::output::{
     tail_position,
 };
 use crate::preparer::Preparer;
-use crate::session::{SessionServer, proxy};
+use crate::session::{SessionServer, StartedSession, proxy};
 use crate::state_dir::Folders;
+use crate::timed_output::{Positions, read_parts};
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, Request, StatusCode, header};
@@ -26,8 +27,10 @@ use axum::{Json, Router};
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::internal_calls::{MACHINE_PACKAGES_PATH, PACKAGE_PATH};
 use cellwright_api::error::{ApiError, Code, DEV_ACCOUNT_HINT};
-use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL, ExecQuery};
-use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_api::exec::{
+    COPY_PATH, CopyQuery, EXEC_PATH, EXEC_PROTOCOL, ExecQuery, FORWARD_PATH, ForwardQuery,
+};
+use cellwright_api::output::{OUTPUT_PATH, OutputPiece, OutputQuery, Stream, StreamSelection};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::credential::{PartKind, SecretHash};
 use cellwright_cell::name::Name;
@@ -197,6 +200,8 @@ impl Handlers {
         Router::new()
             .route(&format!("{OUTPUT_PATH}/{{user}}/{{job}}/{{index}}"), get(output))
             .route(&format!("{EXEC_PATH}/{{user}}/{{job}}/{{index}}"), post(exec))
+            .route(&format!("{COPY_PATH}/{{user}}/{{job}}/{{index}}"), post(copy))
+            .route(&format!("{FORWARD_PATH}/{{user}}/{{job}}/{{index}}"), post(forward))
             .route(MACHINE_PACKAGES_PATH, get(list_packages))
             .with_state(self)
             .merge(packages)
@@ -426,7 +431,7 @@ async fn output(
             found = find_output(&handlers.folders, &name, &query).await?;
         }
         let piece = output_piece(&found, &query)?;
-        if !piece.text.is_empty() || piece.ended || Instant::now() >= until {
+        if !piece.is_empty() || piece.ended || Instant::now() >= until {
             return Ok(Json(piece));
         }
         // Continues from the position it reached.
@@ -460,38 +465,95 @@ fn output_piece(found: &AttemptOutput, query: &OutputQuery) -> Result<OutputPiec
     let AttemptOutput { attempt, folder } = found;
     // Before the read: output written in between is read too.
     let ended = crate::shim::exit_of(folder).is_ok_and(|exit| exit.is_some());
+    let stream = match query.stream {
+        StreamSelection::Stdout if !query.is_timed() => Stream::Stdout,
+        StreamSelection::Stderr if !query.is_timed() => Stream::Stderr,
+        _ => return timed_piece(found, query, ended),
+    };
     let from = match (&query.from, query.lines) {
         (Some(text), _) => StreamPosition::parse(text).ok_or_else(|| {
             error_response(Code::BadParameter, &format!("from: {text:?}; allowed: a `next`"))
         })?,
-        (None, Some(lines)) => last_lines_position(folder, query.stream, lines).map_err(failed)?,
-        (None, None) => {
-            tail_position(folder, query.stream, query.tail.unwrap_or(DEFAULT_TAIL_BYTES))
-                .map_err(failed)?
-        }
+        (None, Some(lines)) => last_lines_position(folder, stream, lines).map_err(failed)?,
+        (None, None) => tail_position(folder, stream, query.tail.unwrap_or(DEFAULT_TAIL_BYTES))
+            .map_err(failed)?,
     };
-    let (mut bytes, mut next) = read_from(folder, query.stream, from).map_err(failed)?;
+    let (mut bytes, mut next) = read_from(folder, stream, from).map_err(failed)?;
     // A piece may be cut short by its size: there is more, so it is not the end.
-    let ended = ended && next == read_from(folder, query.stream, next).map_err(failed)?.1;
+    let ended = ended && next == read_from(folder, stream, next).map_err(failed)?.1;
     if !ended {
         next = split_at_character(&mut bytes, next);
     }
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Ok(OutputPiece { attempt: attempt.number, text, next: next.to_text(), ended })
+    let next = next.to_text();
+    Ok(OutputPiece { attempt: attempt.number, text, parts: Vec::new(), next, ended })
+}
+
+/// A piece in parts, with times.
+fn timed_piece(
+    found: &AttemptOutput,
+    query: &OutputQuery,
+    has_exited: bool,
+) -> Result<OutputPiece, ErrorResponse> {
+    let failed = |error: io::Error| error_response(Code::Internal, &error.to_string());
+    let AttemptOutput { attempt, folder } = found;
+    let from = match &query.from {
+        Some(text) => Positions::parse(text, query.stream).ok_or_else(|| {
+            error_response(Code::BadParameter, &format!("from: {text:?}; allowed: a `next`"))
+        })?,
+        None => Positions::first(folder, query, query.tail.unwrap_or(DEFAULT_TAIL_BYTES))
+            .map_err(failed)?,
+    };
+    let (mut parts, next) = read_parts(folder, &from, !has_exited).map_err(failed)?;
+    // A piece may be cut short by its size: there is more, so it is not the end.
+    let ended = has_exited && read_parts(folder, &next, false).map_err(failed)?.0.is_empty();
+    let in_parts = query.parts || query.stream == StreamSelection::All;
+    let text =
+        if in_parts { String::new() } else { parts.drain(..).map(|part| part.text).collect() };
+    let (attempt, next) = (attempt.number, next.to_text());
+    Ok(OutputPiece { attempt, text, parts, next, ended })
 }
 
 async fn exec(
     State(handlers): State<Handlers>,
     Path((user, job, index)): TaskPath,
     Query(query): Query<ExecQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin(&name, &query)).await
+}
+
+async fn copy(
+    State(handlers): State<Handlers>,
+    Path((user, job, index)): TaskPath,
+    Query(query): Query<CopyQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin_copy(&name, &query)).await
+}
+
+async fn forward(
+    State(handlers): State<Handlers>,
+    Path((user, job, index)): TaskPath,
+    Query(query): Query<ForwardQuery>,
+    request: Request<Body>,
+) -> Result<Response, ErrorResponse> {
+    let name = format!("{user}/{job}/{index}");
+    hand_over(request, handlers.session_server.begin_forward(&name, &query)).await
+}
+
+/// Begins the session, and hands it the caller's connection.
+async fn hand_over(
     mut request: Request<Body>,
+    session: impl Future<Output = Result<StartedSession, ApiError>>,
 ) -> Result<Response, ErrorResponse> {
     let is_upgrade = request.headers().get(header::UPGRADE).is_some_and(|v| v == EXEC_PROTOCOL);
     let near = request.extensions_mut().remove::<OnUpgrade>().filter(|_| is_upgrade);
     let near =
         near.ok_or_else(|| error_response(Code::UpgradeRequired, "a session takes a connection"))?;
-    let session = handlers.session_server.begin(&format!("{user}/{job}/{index}"), &query).await;
-    spawn_request("a session", proxy(session.map_err(ErrorResponse)?, near));
+    spawn_request("a session", proxy(session.await.map_err(ErrorResponse)?, near));
     let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -507,7 +569,8 @@ mod tests {
     #[test]
     fn each_kind_of_part_may_ask_for_its_own_things() {
         let package = format!("{PACKAGE_PATH}/ab");
-        let task = [OUTPUT_PATH, EXEC_PATH].map(|path| format!("{path}/u/j/0"));
+        let task =
+            [OUTPUT_PATH, EXEC_PATH, COPY_PATH, FORWARD_PATH].map(|path| format!("{path}/u/j/0"));
         for path in task.into_iter().chain([MACHINE_PACKAGES_PATH.to_owned()]) {
             assert!(Peer::Master.may_access(&path) && !Peer::Agent.may_access(&path), "{path}");
         }

@@ -3,6 +3,7 @@
 //! its birth time: it keeps both when it is rotated, so a reader that waits does not lose the piece
 //! in between; the inode number alone is used again for a later file.
 
+use crate::shim::log_times::read_times;
 use crate::shim::protocol::LOGS;
 use cellwright_api::output::Stream;
 use cellwright_cell::id::Attempt;
@@ -14,12 +15,12 @@ use std::time::UNIX_EPOCH;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Most bytes of one piece.
-const MAX_PIECE_BYTES: u64 = 256 * 1024;
+pub const MAX_PIECE_BYTES: u64 = 256 * 1024;
 /// Most files of one stream that are read; more are never kept.
 const MAX_FILES: u32 = 100;
 
 /// How far back lines are counted.
-const MAX_LINE_SCAN_BYTES: u64 = 1 << 20;
+pub const MAX_LINE_SCAN_BYTES: u64 = 1 << 20;
 
 /// A position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,22 +137,112 @@ pub fn read_from(
     stream: Stream,
     from: StreamPosition,
 ) -> io::Result<(Vec<u8>, StreamPosition)> {
+    let read = read_timed(folder, stream, from, MAX_PIECE_BYTES)?;
+    Ok((read.bytes, read.next))
+}
+
+/// Output of one stream, and what is known of its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimedOutput {
+    pub bytes: Vec<u8>,
+    /// Where in `bytes` each file begins, and the position of that byte.
+    pub files: Vec<(usize, StreamPosition)>,
+    /// Where in `bytes` what was written at a time begins. Before the first: not known.
+    pub times: Vec<(usize, Option<u64>)>,
+    pub next: StreamPosition,
+}
+
+impl TimedOutput {
+    /// When the byte at this place was written.
+    #[must_use]
+    pub fn time_at(&self, at: usize) -> Option<u64> {
+        let after = self.times.partition_point(|(begin, _)| *begin <= at);
+        after.checked_sub(1).and_then(|index| self.times[index].1)
+    }
+
+    /// The position of the byte at this place.
+    #[must_use]
+    pub fn position_at(&self, at: usize) -> StreamPosition {
+        let after = self.files.partition_point(|(begin, _)| *begin <= at);
+        match after.checked_sub(1).map(|index| self.files[index]) {
+            Some((begin, position)) => {
+                StreamPosition { offset: position.offset + (at - begin) as u64, ..position }
+            }
+            None => self.next,
+        }
+    }
+}
+
+/// The same as [`read_from`] with times, and at most so many bytes.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn read_timed(
+    folder: &Path,
+    stream: Stream,
+    from: StreamPosition,
+    max_bytes: u64,
+) -> io::Result<TimedOutput> {
     let files = files(folder, stream)?;
     let at = files.iter().position(|(_, file, _)| *file == from.file);
-    let mut position = if at.is_some() { from } else { StreamPosition::default() };
-    let mut bytes = Vec::new();
+    let position = if at.is_some() { from } else { StreamPosition::default() };
+    let mut read = TimedOutput { next: position, ..TimedOutput::default() };
     for (path, file, _) in files.into_iter().skip(at.unwrap_or(0)) {
         let offset = if file == position.file { position.offset } else { 0 };
-        let mut open = File::open(path)?;
+        let mut open = File::open(&path)?;
+        let inode = open.metadata()?.ino();
         open.seek(SeekFrom::Start(offset))?;
-        let room = MAX_PIECE_BYTES - bytes.len() as u64;
-        let read = open.take(room).read_to_end(&mut bytes)? as u64;
-        position = StreamPosition { file, offset: offset + read };
-        if bytes.len() as u64 == MAX_PIECE_BYTES {
+        let (begin, room) = (read.bytes.len(), max_bytes - read.bytes.len() as u64);
+        let count = open.take(room).read_to_end(&mut read.bytes)? as u64;
+        if count > 0 {
+            read.files.push((begin, StreamPosition { file, offset }));
+            read.times.extend(times_of(&read_times(&path, inode), begin, offset, count));
+        }
+        read.next = StreamPosition { file, offset: offset + count };
+        if read.bytes.len() as u64 == max_bytes {
             break;
         }
     }
-    Ok((bytes, position))
+    Ok(read)
+}
+
+/// The times of `count` bytes of a file from `offset` on, which are at `begin` of what is read.
+fn times_of(
+    times: &[(u64, u64)],
+    begin: usize,
+    offset: u64,
+    count: u64,
+) -> Vec<(usize, Option<u64>)> {
+    let first = times.partition_point(|(at, _)| *at <= offset);
+    let before = first.checked_sub(1).map(|index| times[index].1);
+    let within = times[first..].iter().take_while(|(at, _)| *at < offset + count);
+    let place = |at: u64| begin + usize::try_from(at - offset).unwrap_or(usize::MAX);
+    let within = within.map(|(at, time)| (place(*at), Some(*time)));
+    std::iter::once((begin, before)).chain(within).collect()
+}
+
+/// The position of the first output that was written at `since` or later; where times are not
+/// known, the file says when it was written last.
+///
+/// # Errors
+/// When the files cannot be read.
+pub fn since_position(folder: &Path, stream: Stream, since: u64) -> io::Result<StreamPosition> {
+    let mut position = StreamPosition::default();
+    for (path, file, length) in files(folder, stream)? {
+        let about = path.metadata()?;
+        let times = read_times(&path, about.ino());
+        let changed = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let first = match times.iter().find(|(_, at)| *at >= since) {
+            Some((offset, _)) => Some(*offset),
+            None if times.is_empty() => (changed.as_millis() >= u128::from(since)).then_some(0),
+            None => None,
+        };
+        if let Some(offset) = first {
+            return Ok(StreamPosition { file, offset });
+        }
+        position = StreamPosition { file, offset: length };
+    }
+    Ok(position)
 }
 
 /// Paths, numbers and lengths, the oldest first.

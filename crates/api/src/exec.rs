@@ -17,6 +17,10 @@ use tokio::time::timeout;
 
 /// `/v1/exec/USER/JOB/INDEX` of an agent.
 pub const EXEC_PATH: &str = "/v1/exec";
+/// `/v1/copy/USER/JOB/INDEX` of an agent.
+pub const COPY_PATH: &str = "/v1/copy";
+/// `/v1/forward/USER/JOB/INDEX` of an agent.
+pub const FORWARD_PATH: &str = "/v1/forward";
 /// The upgrade protocol.
 pub const EXEC_PROTOCOL: &str = "cell-exec";
 /// Longest command, in bytes of JSON.
@@ -101,6 +105,85 @@ impl ExecQuery {
             ("command", Some(self.command.clone())),
             ("terminal", self.terminal.clone()),
             ("term", self.term.clone()),
+        ]
+    }
+}
+
+/// Which way files are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyDirection {
+    /// To the task: the caller's frames are an archive.
+    Into,
+    /// From the task: the answer's frames are.
+    OutOf,
+}
+
+impl CopyDirection {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CopyDirection::Into => "into",
+            CopyDirection::OutOf => "out_of",
+        }
+    }
+
+    #[must_use]
+    pub fn parse(text: &str) -> Option<CopyDirection> {
+        [CopyDirection::Into, CopyDirection::OutOf].into_iter().find(|one| one.name() == text)
+    }
+}
+
+/// The query of a request to copy files to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyQuery {
+    /// As in [`ExecQuery`].
+    pub task: u32,
+    pub attempt: u32,
+    pub direction: CopyDirection,
+    /// Where, as the task sees it; below its folder unless it begins with a slash.
+    pub path: String,
+    /// What is copied into the task is called so where `path` is a folder.
+    pub name: Option<String>,
+}
+
+impl CopyQuery {
+    /// The query's pairs.
+    #[must_use]
+    pub fn pairs(&self) -> [(&'static str, Option<String>); 5] {
+        [
+            ("task", Some(self.task.to_string())),
+            ("attempt", Some(self.attempt.to_string())),
+            ("direction", Some(self.direction.name().to_owned())),
+            ("path", Some(self.path.clone())),
+            ("name", self.name.clone()),
+        ]
+    }
+}
+
+/// The query of a request for a connection to a port of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForwardQuery {
+    /// As in [`ExecQuery`].
+    pub task: u32,
+    pub attempt: u32,
+    pub port: u16,
+    /// Whether the task was given this port: another may be that of a stranger where tasks share
+    /// the network of the machine.
+    pub assigned: bool,
+}
+
+impl ForwardQuery {
+    /// The query's pairs.
+    #[must_use]
+    pub fn pairs(&self) -> [(&'static str, Option<String>); 4] {
+        [
+            ("task", Some(self.task.to_string())),
+            ("attempt", Some(self.attempt.to_string())),
+            ("port", Some(self.port.to_string())),
+            ("assigned", Some(self.assigned.to_string())),
         ]
     }
 }

@@ -57,6 +57,8 @@ pub enum Operation {
     WatchOutput,
     ExecTask,
     ExecTaskInPage,
+    CopyFiles,
+    ForwardPort,
     WatchJobs,
     WatchJobRows,
     LookUpJob,

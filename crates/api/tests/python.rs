@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// Operations that upgrade their connection: for the command line, and the console.
-const EXCLUDED_OPERATIONS: [&str; 2] = ["execTask", "execTaskInPage"];
+const EXCLUDED_OPERATIONS: [&str; 4] = ["execTask", "execTaskInPage", "copyFiles", "forwardPort"];
 
 const MODULE_HEADER: &str = "\
 \"\"\"What a cell can be asked, one method each. Made from the OpenAPI document: do not edit.\"\"\"

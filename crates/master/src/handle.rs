@@ -22,7 +22,7 @@ use cellwright_messages::{
     AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkShardReport, LogAnswer, LogRecord,
     PassStatistics, Proposal, ProposalAnswer, Unavailable,
 };
-use cellwright_store::{NodeId, Replica, SenderIdentity, Status};
+use cellwright_store::{NodeId, ProposeError, Replica, SenderIdentity, Status};
 use cellwright_supervise::{Supervisor, failpoint, lock};
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -37,6 +37,9 @@ const MAX_LOG_ANSWER_BYTES: usize = 4 << 20;
 
 /// A leader that has heard from a quorum within this time cannot have been replaced long ago.
 const MAX_QUORUM_AGE: Duration = Duration::from_millis(1000);
+
+/// Interval between two attempts to confirm that this replica is up to date.
+const CONFIRM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The caller, as the listener has authenticated it; it is the actor if the request is a change.
 pub use cellwright_cell::command::Actor as Caller;
@@ -210,6 +213,26 @@ impl MasterHandle {
     /// When this replica cannot be sure to lead.
     pub async fn read_linearizable(&self) -> Result<View, Unavailable> {
         self.0.replica.read_barrier().await.map_err(unavailable_error)?;
+        Ok(self.0.replicated.view())
+    }
+
+    /// The same on any replica: a follower asks its leader up to where it must have applied. While
+    /// the cell elects a leader it is tried again, for as long as `patience`.
+    ///
+    /// # Errors
+    /// When nobody could confirm by then that this replica is up to date.
+    pub async fn read_linearizable_anywhere(
+        &self,
+        patience: Duration,
+    ) -> Result<View, Unavailable> {
+        let deadline = Instant::now() + patience;
+        while let Err(error) = self.0.replica.confirm_current().await {
+            let is_final = matches!(error, ProposeError::Fatal { .. });
+            if is_final || Instant::now() + CONFIRM_INTERVAL >= deadline {
+                return Err(unavailable_error(error));
+            }
+            tokio::time::sleep(CONFIRM_INTERVAL).await;
+        }
         Ok(self.0.replicated.view())
     }
 

@@ -15,6 +15,15 @@ pub fn now() -> u64 {
     seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
 }
 
+/// Milliseconds since 1970 by the clock of the machine, which can be set: for people, to say when
+/// something was written, and for no decision.
+#[must_use]
+pub fn wall() -> u64 {
+    let at = clock_gettime(ClockId::Realtime);
+    let seconds = u64::try_from(at.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
 /// The kernel's ID of this boot.
 ///
 /// # Errors

@@ -14,6 +14,7 @@ pub mod boot;
 pub mod enter;
 pub mod installed;
 pub mod log;
+pub mod log_times;
 pub mod open_files;
 pub mod proc;
 pub mod protocol;

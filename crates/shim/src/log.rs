@@ -2,9 +2,13 @@
 //! bounded number of rotated files, and a rate limit. Whatever a task writes, the disk holds at
 //! most `files * file_bytes` of it, and dropped bytes are counted in the log itself.
 //!
+//! Beside each file stands when its parts were written (`crate::log_times`).
+//!
 //! Rejected: blocking a flooding task until the disk has caught up. A service that logs too much
 //! would stand still; it is better to lose its log than its work.
 
+use crate::boot;
+use crate::log_times::{LogTimes, times_path};
 use crate::protocol::LogSettings;
 use crate::record::open_plain;
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +22,7 @@ pub struct RotatedLog {
     path: PathBuf,
     settings: LogSettings,
     file: Option<File>,
+    times: LogTimes,
     written: u64,
     /// Bytes that may be written now.
     allowance: u64,
@@ -31,12 +36,28 @@ impl RotatedLog {
     pub fn new(path: PathBuf, settings: LogSettings, now: u64) -> RotatedLog {
         let written = fs::metadata(&path).map_or(0, |found| found.len());
         let allowance = settings.rate.saturating_mul(BURST_SECONDS);
-        RotatedLog { path, settings, file: None, written, allowance, refilled: now, dropped: 0 }
+        let times = LogTimes::new(times_path(&path));
+        RotatedLog {
+            path,
+            settings,
+            file: None,
+            times,
+            written,
+            allowance,
+            refilled: now,
+            dropped: 0,
+        }
     }
 
     /// Writes what the limits allow. When the disk refuses, the rest is dropped, never an error:
     /// the task goes on.
     pub fn write(&mut self, bytes: &[u8], now: u64) {
+        self.write_at(bytes, now, boot::wall());
+    }
+
+    /// The same; `wall` is the time of day in milliseconds.
+    pub fn write_at(&mut self, bytes: &[u8], now: u64, wall: u64) {
+        self.times.wall = wall;
         self.refill(now);
         let room = usize::try_from(self.allowance).unwrap_or(usize::MAX).min(bytes.len());
         if room > 0 && self.dropped > 0 {
@@ -82,24 +103,25 @@ impl RotatedLog {
             }
             let room = self.settings.file_bytes - self.written;
             let part = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
-            self.open()?.write_all(&bytes[..part])?;
+            self.open()?;
+            if let Some(file) = &mut self.file {
+                self.times.record(file, self.written);
+                file.write_all(&bytes[..part])?;
+            }
             self.written += part as u64;
             bytes = &bytes[part..];
         }
         Ok(())
     }
 
-    fn open(&mut self) -> io::Result<&mut File> {
-        let path = &self.path;
-        match &mut self.file {
-            Some(file) => Ok(file),
+    fn open(&mut self) -> io::Result<()> {
+        if self.file.is_none() {
             // A task that can reach its own log may put a pipe there, on which the shim would wait
             // for ever.
-            none => {
-                let options = &mut OpenOptions::new();
-                Ok(none.insert(open_plain(path, options.append(true).create(true))?))
-            }
+            let options = &mut OpenOptions::new();
+            self.file = Some(open_plain(&self.path, options.append(true).create(true))?);
         }
+        Ok(())
     }
 
     /// The current file becomes number 1, 1 becomes 2, and the oldest is removed.
@@ -107,6 +129,7 @@ impl RotatedLog {
         self.file = None;
         let numbered = |number: u32| self.path.with_extension(number.to_string());
         let kept = self.settings.files.saturating_sub(1);
+        self.times.rotate(&self.path, kept);
         if kept == 0 {
             fs::remove_file(&self.path)?;
         } else {
@@ -167,6 +190,45 @@ mod tests {
         // Another shim version continues where the last stopped.
         log(&scratch, 4, 3, 1000).write(b"pq", 0);
         assert_eq!(content(&scratch), ["q", "mnop", "ijkl"]);
+    }
+
+    #[test]
+    fn when_parts_were_written_stands_beside_each_file() {
+        let scratch = Scratch::new();
+        let mut out = log(&scratch, 8, 2, 1000);
+        out.write_at(b"abc", 0, 100);
+        out.write_at(b"de", 0, 100);
+        out.write_at(b"fghij", 0, 250);
+        let read = |name: &str| {
+            let path = scratch.path(name);
+            let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+            crate::log_times::read_times(&path, inode)
+        };
+        assert_eq!(content(&scratch), ["ij", "abcdefgh"]);
+        assert_eq!(read("out.1"), [(0, 100), (5, 250)]);
+        assert_eq!(read("out"), [(0, 250)]);
+        // Times of another file are not taken for those of this.
+        fs::copy(scratch.path("out.1.times"), scratch.path("out.times")).unwrap();
+        assert_eq!(read("out"), []);
+        // The next shim goes on after the last, and says when.
+        fs::remove_file(scratch.path("out.times")).unwrap();
+        log(&scratch, 8, 2, 1000).write_at(b"k", 0, 300);
+        assert_eq!(read("out"), [(2, 300)]);
+    }
+
+    #[test]
+    fn a_stream_of_single_bytes_does_not_fill_the_disk_with_times() {
+        let scratch = Scratch::new();
+        let mut out = log(&scratch, 1 << 16, 2, 1 << 20);
+        for at in 0..20_000 {
+            out.write_at(b"x", 0, at);
+        }
+        let times = fs::metadata(scratch.path("out.times")).unwrap().len();
+        assert!(times <= 16 * 66 + 20_000 / 16, "{times}");
+        let inode =
+            std::os::unix::fs::MetadataExt::ino(&fs::metadata(scratch.path("out")).unwrap());
+        let read = crate::log_times::read_times(&scratch.path("out"), inode);
+        assert!(read.len() > 64 && read.last().is_some_and(|(at, _)| *at > 19_000), "{read:?}");
     }
 
     #[test]

@@ -438,9 +438,21 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
     let timed_out = TaskState::Dead(TaskOutcome::Failed(ExitClass::TimedOut));
     wait(&address, "talks", |task| task.state == timed_out);
     follower.wait_success();
-    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks"]), "one\ntwo\n");
-    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks", "--stderr"]), "problem\n");
-    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks", "--tail", "1"]), "two\n");
+    let logs =
+        |more: &[&str]| stdout_of(&[&["--master", &address, "logs", "dev/talks"], more].concat());
+    assert_eq!(logs(&["--stdout"]), "one\ntwo\n");
+    assert_eq!(logs(&["--stderr"]), "problem\n");
+    // The two streams are read by two readers: what comes at the same time may come either way.
+    let both = logs(&[]);
+    assert!(
+        both.ends_with("two\n") && both.contains("one\n") && both.contains("problem\n"),
+        "{both}"
+    );
+    assert_eq!(logs(&["--tail", "1"]), "two\n");
+    assert_eq!(logs(&["--since", "1h"]), both);
+    assert_eq!(logs(&["--since", "2100-01-01T00:00:00Z"]), "");
+    let timed = logs(&["--timestamps"]);
+    assert!(timed.contains("Z stderr problem\n") && timed.contains("Z two\n"), "{timed}");
     let absent = support::cell(&["--master", &address, "logs", "dev/talks", "--attempt", "7"]);
     assert!(support::text(&absent.stderr).contains("has been placed once"), "{absent:?}");
     running.stop();

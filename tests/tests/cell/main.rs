@@ -3,6 +3,7 @@
 mod agent;
 mod containers;
 mod devices;
+mod files_and_ports;
 mod language;
 mod names;
 mod output_forms;

@@ -8,6 +8,7 @@ mod alloc;
 mod clocks;
 mod cores;
 mod drain_and_preemption;
+mod followers;
 mod hostile;
 mod hostile_packages;
 mod ledger;

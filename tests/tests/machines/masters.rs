@@ -79,6 +79,14 @@ impl Cell {
         self.folder.path(name)
     }
 
+    /// A client that knows of this master alone.
+    pub(super) fn client_of(&self, master: &str) -> Client {
+        let mut settings = settings(&self.path("contexts.toml"));
+        settings.masters = vec![self.addresses[master].clone()];
+        settings.deadline = TIMEOUT;
+        Client::new(settings).expect("a client")
+    }
+
     pub(super) fn plain(&self) -> Command {
         let mut command = Command::new(cell());
         command.arg("--contexts").arg(self.path("contexts.toml"));

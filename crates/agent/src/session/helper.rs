@@ -4,7 +4,7 @@
 //! is the reaper of all its descendants, as a shim is.
 
 use super::pty::Pty;
-use super::{LEADER_VERB, SessionRequest};
+use super::{HelperRequest, LEADER_VERB, SessionRequest, copy, forward};
 use crate::driver::exec_spec::ExecSpec;
 use crate::open_files;
 use crate::proc;
@@ -45,7 +45,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// The character that ends a terminal's input.
 const END_OF_INPUT: &[u8] = &[4];
 
-type FrameWriter = Arc<Mutex<OwnedWriteHalf>>;
+pub(super) type FrameWriter = Arc<Mutex<OwnedWriteHalf>>;
 
 /// The whole life of a helper.
 #[must_use]
@@ -76,15 +76,26 @@ async fn serve_session(socket: std::os::unix::net::UnixStream) -> io::Result<()>
     let (mut from, to) = (BufReader::new(from), Arc::new(Mutex::new(to)));
     let mut first = String::new();
     from.read_line(&mut first).await?;
-    let request: SessionRequest = serde_json::from_str(&first)?;
-    if let Some(frames) = lookup_failure(&request) {
+    match serde_json::from_str(&first)? {
+        HelperRequest::Command(request) => serve_command(&request, from, to).await,
+        HelperRequest::Copy(request) => copy::serve(request, from, &to).await,
+        HelperRequest::Forward(request) => forward::serve(request, from, &to).await,
+    }
+}
+
+async fn serve_command(
+    request: &SessionRequest,
+    from: BufReader<OwnedReadHalf>,
+    to: FrameWriter,
+) -> io::Result<()> {
+    if let Some(frames) = lookup_failure(request) {
         let mut to = to.lock().await;
         for frame in frames {
             frame.write(&mut *to).await?;
         }
         return Ok(());
     }
-    let last = match start_command(&request) {
+    let last = match start_command(request) {
         Ok(running) => running.serve_to_the_end(&request.entry, from, &to).await,
         Err(error) => {
             let program = request.entry.command.first().map_or("", String::as_str);
@@ -375,7 +386,11 @@ async fn pump(
 }
 
 /// Never cancelled half-way through a frame.
-async fn send_heartbeats(to: FrameWriter, lost: Arc<Notify>, mut is_over: watch::Receiver<bool>) {
+pub(super) async fn send_heartbeats(
+    to: FrameWriter,
+    lost: Arc<Notify>,
+    mut is_over: watch::Receiver<bool>,
+) {
     loop {
         tokio::select! {
             () = sleep(HEARTBEAT_INTERVAL) => {}

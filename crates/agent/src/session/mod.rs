@@ -1,6 +1,8 @@
 //! Sessions (exec): commands that a user runs inside a task (B20). A master decides who may; here
 //! the command gets the task's folder, environment, user and limits, as its driver provides them.
 //!
+//! So do copies of files (`cell cp`) and connections to a task's ports (`cell port-forward`).
+//!
 //! Each session has a small process of its own ([`helper`], `cell session` in the list of
 //! processes), at the far end of a socket. It runs the command and speaks frames; the agent passes
 //! bytes on and parses none of them. So whatever closes the socket ends the session with everything
@@ -9,10 +11,15 @@
 //! Rejected: running commands as children of the agent itself. The agent would have to reap what
 //! they start, and an agent that is killed would leave them behind.
 
+mod copy;
+pub mod file_tree;
+mod forward;
+pub mod frame_pipe;
 pub mod helper;
 pub mod leader;
 pub mod program_lookup;
 mod pty;
+mod task_view;
 
 use crate::driver::exec_spec::{ExecRequest, ExecSpec, exec_spec};
 use crate::open_files;
@@ -22,7 +29,9 @@ use crate::shim::protocol::{LAUNCH, Launch};
 use crate::shim_program::ShimProgram;
 use crate::state_dir::Folders;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::exec::{ExecQuery, TerminalSize, parse_command, relay_bytes};
+use cellwright_api::exec::{
+    CopyDirection, CopyQuery, ExecQuery, ForwardQuery, TerminalSize, parse_command, relay_bytes,
+};
 use cellwright_cell::id::Attempt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -30,9 +39,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use task_view::TaskView;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -45,10 +56,40 @@ pub const LEADER_VERB: &str = "session-leader";
 /// Most sessions of one attempt, and of the machine.
 const MAX_PER_TASK: usize = 8;
 const MAX_SESSIONS: usize = 64;
+/// The same of connections to ports, of which one page of a browser opens several.
+const MAX_CONNECTIONS_PER_TASK: usize = 32;
+const MAX_CONNECTIONS: usize = 128;
 /// How long a helper may take to kill and reap everything.
 const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The request to a helper, in the first line on its socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HelperRequest {
+    Command(SessionRequest),
+    Copy(CopyRequest),
+    Forward(ForwardRequest),
+}
+
+/// Files to copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyRequest {
+    pub view: TaskView,
+    pub direction: CopyDirection,
+    pub path: PathBuf,
+    /// See [`CopyQuery`].
+    pub name: Option<String>,
+}
+
+/// A connection to a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardRequest {
+    pub view: TaskView,
+    pub port: u16,
+    /// See [`ForwardQuery`].
+    pub assigned: bool,
+}
+
+/// A command to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRequest {
     pub entry: ExecSpec,
@@ -61,15 +102,44 @@ pub struct SessionRequest {
 #[derive(Clone, Default)]
 pub struct Sessions(Arc<Mutex<BTreeMap<Attempt, OpenSessions>>>);
 
+/// Sessions that are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotKind {
+    Session,
+    Connection,
+}
+
+impl SlotKind {
+    /// The most of an attempt, and of the machine.
+    fn limits(self) -> (usize, usize) {
+        match self {
+            SlotKind::Session => (MAX_PER_TASK, MAX_SESSIONS),
+            SlotKind::Connection => (MAX_CONNECTIONS_PER_TASK, MAX_CONNECTIONS),
+        }
+    }
+}
+
+#[derive(Default)]
 struct OpenSessions {
-    count: usize,
+    sessions: usize,
+    connections: usize,
     /// Dropped to end all of them.
     closed: watch::Sender<()>,
+}
+
+impl OpenSessions {
+    fn count(&mut self, kind: SlotKind) -> &mut usize {
+        match kind {
+            SlotKind::Session => &mut self.sessions,
+            SlotKind::Connection => &mut self.connections,
+        }
+    }
 }
 
 /// The slot of one session.
 struct SessionSlot {
     sessions: Sessions,
+    kind: SlotKind,
     attempt: Attempt,
     closed: watch::Receiver<()>,
 }
@@ -80,18 +150,18 @@ impl Sessions {
         self.lock().remove(&attempt);
     }
 
-    fn acquire(&self, attempt: Attempt) -> Option<SessionSlot> {
+    fn acquire(&self, attempt: Attempt, kind: SlotKind) -> Option<SessionSlot> {
         let mut all = self.lock();
-        let count: usize = all.values().map(|open| open.count).sum();
-        let own = all.get(&attempt).map_or(0, |open| open.count);
-        if count >= MAX_SESSIONS || own >= MAX_PER_TASK {
+        let count: usize = all.values_mut().map(|open| *open.count(kind)).sum();
+        let own = all.get_mut(&attempt).map_or(0, |open| *open.count(kind));
+        let (most_of_attempt, most) = kind.limits();
+        if count >= most || own >= most_of_attempt {
             return None;
         }
-        let open = all
-            .entry(attempt)
-            .or_insert_with(|| OpenSessions { count: 0, closed: watch::Sender::new(()) });
-        open.count += 1;
-        Some(SessionSlot { sessions: self.clone(), attempt, closed: open.closed.subscribe() })
+        let open = all.entry(attempt).or_default();
+        *open.count(kind) += 1;
+        let closed = open.closed.subscribe();
+        Some(SessionSlot { sessions: self.clone(), kind, attempt, closed })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, OpenSessions>> {
@@ -105,8 +175,9 @@ impl Drop for SessionSlot {
         // Closed sessions do not count any more.
         let own = |open: &&mut OpenSessions| open.closed.subscribe().same_channel(&self.closed);
         if let Some(open) = all.get_mut(&self.attempt).filter(own) {
-            open.count = open.count.saturating_sub(1);
-            if open.count == 0 {
+            let count = open.count(self.kind);
+            *count = count.saturating_sub(1);
+            if open.sessions + open.connections == 0 {
                 all.remove(&self.attempt);
             }
         }
@@ -130,6 +201,8 @@ pub struct StartedSession {
 }
 
 impl SessionServer {
+    /// Runs a command.
+    ///
     /// # Errors
     /// Why there is no session.
     pub async fn begin(&self, name: &str, query: &ExecQuery) -> Result<StartedSession, ApiError> {
@@ -142,35 +215,97 @@ impl SessionServer {
                 .ok_or_else(|| bad("terminal", text, "rows and columns, as 24x80"))
         });
         let terminal = size.transpose()?;
-        let failed =
-            |error: &dyn std::fmt::Display| ApiError::new(Code::Internal, error.to_string());
-        let found = self.folders.attempts_of_task(name).map_err(|error| failed(&error))?;
-        let is_requested = |found: &crate::output::AttemptOutput| {
-            (found.attempt.task.0, found.attempt.number) == (query.task, query.attempt)
-        };
-        let absent = || {
-            let message = format!("attempt {} of {name} does not run here", query.attempt);
-            ApiError::new(Code::WrongState, message)
-        };
-        let found = found.into_iter().find(is_requested).ok_or_else(absent)?;
-        let full = || ApiError::new(Code::Overloaded, "as many sessions as there may be are open");
-        let slot = self.sessions.acquire(found.attempt).ok_or_else(full)?;
-        // After the slot was acquired: a task that ends from here on closes it.
-        let launch = record::read::<Launch>(&found.folder.join(LAUNCH)).ok().flatten();
-        let ended = exit_of(&found.folder).is_ok_and(|exit| exit.is_some());
-        let launch = launch.filter(|_| !ended).ok_or_else(absent)?;
+        let attempt = (query.task, query.attempt);
+        let found = self.find(name, attempt, SlotKind::Session)?;
         let exec_request = ExecRequest {
-            launch: &launch,
+            launch: &found.launch,
             command,
             terminal: terminal.is_some(),
             term: query.term.as_deref(),
         };
-        let entry = exec_spec(&exec_request)
-            .map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
-        let request = SessionRequest { entry, terminal, quiet: false };
-        let (line, helper) = start(&self.program, &request).await.map_err(|e| failed(&e))?;
-        Ok(StartedSession { slot, line, helper })
+        let entry = exec_spec(&exec_request).map_err(|error| wrong_state(&error))?;
+        let request = HelperRequest::Command(SessionRequest { entry, terminal, quiet: false });
+        self.start(found, &request).await
     }
+
+    /// Copies files.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub async fn begin_copy(
+        &self,
+        task: &str,
+        query: &CopyQuery,
+    ) -> Result<StartedSession, ApiError> {
+        let found = self.find(task, (query.task, query.attempt), SlotKind::Session)?;
+        let view = TaskView::of(&found.launch).map_err(|error| wrong_state(&error))?;
+        let (path, name) = (PathBuf::from(&query.path), query.name.clone());
+        let request = CopyRequest { view, direction: query.direction, path, name };
+        self.start(found, &HelperRequest::Copy(request)).await
+    }
+
+    /// Connects to a port.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub async fn begin_forward(
+        &self,
+        name: &str,
+        query: &ForwardQuery,
+    ) -> Result<StartedSession, ApiError> {
+        let attempt = (query.task, query.attempt);
+        let found = self.find(name, attempt, SlotKind::Connection)?;
+        let view = TaskView::of(&found.launch).map_err(|error| wrong_state(&error))?;
+        let request = ForwardRequest { view, port: query.port, assigned: query.assigned };
+        self.start(found, &HelperRequest::Forward(request)).await
+    }
+
+    /// The attempt, if it runs here, and a slot for a session in it.
+    fn find(
+        &self,
+        name: &str,
+        (task, attempt): (u32, u32),
+        kind: SlotKind,
+    ) -> Result<FoundAttempt, ApiError> {
+        let found = self.folders.attempts_of_task(name).map_err(|error| internal(&error))?;
+        let is_requested = |found: &crate::output::AttemptOutput| {
+            (found.attempt.task.0, found.attempt.number) == (task, attempt)
+        };
+        let absent = || {
+            let message = format!("attempt {attempt} of {name} does not run here");
+            ApiError::new(Code::WrongState, message)
+        };
+        let found = found.into_iter().find(is_requested).ok_or_else(absent)?;
+        let full = || ApiError::new(Code::Overloaded, "as many sessions as there may be are open");
+        let slot = self.sessions.acquire(found.attempt, kind).ok_or_else(full)?;
+        // After the slot was acquired: a task that ends from here on closes it.
+        let launch = record::read::<Launch>(&found.folder.join(LAUNCH)).ok().flatten();
+        let ended = exit_of(&found.folder).is_ok_and(|exit| exit.is_some());
+        let launch = launch.filter(|_| !ended).ok_or_else(absent)?;
+        Ok(FoundAttempt { slot, launch })
+    }
+
+    async fn start(
+        &self,
+        found: FoundAttempt,
+        request: &HelperRequest,
+    ) -> Result<StartedSession, ApiError> {
+        let (line, helper) = start(&self.program, request).await.map_err(|e| internal(&e))?;
+        Ok(StartedSession { slot: found.slot, line, helper })
+    }
+}
+
+struct FoundAttempt {
+    slot: SessionSlot,
+    launch: Launch,
+}
+
+fn internal(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(Code::Internal, error.to_string())
+}
+
+fn wrong_state(error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(Code::WrongState, error.to_string())
 }
 
 /// Starts a helper and sends it the request. It ends, with all it started, when the connection is
@@ -180,7 +315,7 @@ impl SessionServer {
 /// When the system gives no process.
 pub async fn start(
     program: &ShimProgram,
-    request: &SessionRequest,
+    request: &HelperRequest,
 ) -> io::Result<(UnixStream, Child)> {
     let (mut line, far) = UnixStream::pair()?;
     let far = far.into_std()?;
@@ -228,21 +363,25 @@ mod tests {
     fn sessions_are_counted_and_end_with_their_attempt() {
         let sessions = Sessions::default();
         let attempt = |task| Attempt::new(TaskId(task), 1);
-        let mut slots: Vec<SessionSlot> =
-            (0..MAX_PER_TASK).map(|_| sessions.acquire(attempt(1)).unwrap()).collect();
-        assert!(sessions.acquire(attempt(1)).is_none());
-        let other = sessions.acquire(attempt(2)).unwrap();
+        let mut slots: Vec<SessionSlot> = (0..MAX_PER_TASK)
+            .map(|_| sessions.acquire(attempt(1), SlotKind::Session).unwrap())
+            .collect();
+        assert!(sessions.acquire(attempt(1), SlotKind::Session).is_none());
+        // Connections are counted for themselves.
+        let connection = sessions.acquire(attempt(1), SlotKind::Connection).unwrap();
+        let other = sessions.acquire(attempt(2), SlotKind::Session).unwrap();
         slots.pop();
-        slots.push(sessions.acquire(attempt(1)).unwrap());
+        slots.push(sessions.acquire(attempt(1), SlotKind::Session).unwrap());
         sessions.close(attempt(1));
         assert!(slots.iter().all(|slot| slot.closed.has_changed().is_err()));
+        assert!(connection.closed.has_changed().is_err());
         assert!(other.closed.has_changed().is_ok());
         // New sessions are not counted with those that are being closed.
-        let next = sessions.acquire(attempt(1)).unwrap();
+        let next = sessions.acquire(attempt(1), SlotKind::Session).unwrap();
         drop(slots);
         assert!(next.closed.has_changed().is_ok());
         let many: Vec<Option<SessionSlot>> =
-            (10..100).map(|task| sessions.acquire(attempt(task))).collect();
+            (10..100).map(|task| sessions.acquire(attempt(task), SlotKind::Session)).collect();
         assert_eq!(many.iter().flatten().count(), MAX_SESSIONS - 2);
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     ChangeOptions, Client, ClientError, Reply, SessionStream, Watch, encode_query, encode_segment,
 };
-use crate::exec::TerminalSize;
+use crate::exec::{CopyDirection, TerminalSize};
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Applied, AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
@@ -222,6 +222,33 @@ impl Client {
             ("term", term.filter(|term| !term.is_empty())),
         ]);
         self.session(&format!("{}/tasks/{index}/exec{query}", job_path(job))).await
+    }
+
+    /// Copies files to or from a task; frames travel on the returned connection.
+    pub async fn copy_files(
+        &self,
+        job: &JobKey,
+        index: u32,
+        direction: CopyDirection,
+        path: &str,
+        name: Option<&str>,
+    ) -> Result<SessionStream, ClientError> {
+        let query = encode_query(&[
+            ("direction", Some(direction.name().to_owned())),
+            ("path", Some(path.to_owned())),
+            ("name", name.map(str::to_owned)),
+        ]);
+        self.session(&format!("{}/tasks/{index}/copy{query}", job_path(job))).await
+    }
+
+    /// A connection to a port of a task; frames travel on it.
+    pub async fn forward_port(
+        &self,
+        job: &JobKey,
+        index: u32,
+        port: u16,
+    ) -> Result<SessionStream, ClientError> {
+        self.session(&format!("{}/tasks/{index}/forward?port={port}", job_path(job))).await
     }
 
     pub async fn explain(

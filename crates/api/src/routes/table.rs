@@ -122,8 +122,18 @@ const WATCH_JOBS_AFTER: Parameter = Parameter {
 
 const STREAM: Parameter = Parameter {
     name: "stream",
-    about: "Which of the program's two. Left out: stdout.",
-    value_type: ParameterType::OneOf(&["stdout", "stderr"]),
+    about: "Which of the program's two, or both in order of time, as `parts`. Left out: stdout.",
+    value_type: ParameterType::OneOf(&["stdout", "stderr", "all"]),
+};
+const SINCE: Parameter = Parameter {
+    name: "since",
+    about: "Nothing written before this time, in milliseconds since 1970. Left out: see `lines`.",
+    value_type: ParameterType::Integer { min: 0, max: u64::MAX },
+};
+const PARTS: Parameter = Parameter {
+    name: "parts",
+    about: "The answer has `parts`, each with its stream and time, in place of `text`.",
+    value_type: ParameterType::Boolean,
 };
 const ATTEMPT: Parameter = Parameter {
     name: "attempt",
@@ -134,7 +144,7 @@ const FROM: Parameter = Parameter {
     name: "from",
     about: "The `next` of the piece before, of the same attempt; `0-0` is the beginning. Left out: \
             near the end, see `lines` and `tail`.",
-    value_type: ParameterType::Text(64),
+    value_type: ParameterType::Text(96),
 };
 const LINES: Parameter = Parameter {
     name: "lines",
@@ -150,7 +160,27 @@ const OUTPUT_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: near the end of the \
             newest attempt.",
-    value_type: ParameterType::Text(64),
+    value_type: ParameterType::Text(128),
+};
+const DIRECTION: Parameter = Parameter {
+    name: "direction",
+    about: "Whether files are copied `into` the task or `out_of` it.",
+    value_type: ParameterType::OneOf(&["into", "out_of"]),
+};
+const COPY_PATH: Parameter = Parameter {
+    name: "path",
+    about: "Where in the task, as it sees its files; below its folder unless it begins with /.",
+    value_type: ParameterType::Text(4096),
+};
+const COPY_NAME: Parameter = Parameter {
+    name: "name",
+    about: "What is copied into the task is called so where `path` is a folder.",
+    value_type: ParameterType::Text(255),
+};
+const PORT: Parameter = Parameter {
+    name: "port",
+    about: "The port: one that the task was given, or any where it has a network of its own.",
+    value_type: ParameterType::Integer { min: 1, max: u16::MAX as u64 },
 };
 const COMMAND: Parameter = Parameter {
     name: "command",
@@ -253,6 +283,8 @@ const TASK: &str = "/v1/jobs/{user}/{job}/tasks/{index}";
 const MACHINE: &str = "/v1/machines/{machine}";
 const OUTPUT: &str = "/v1/jobs/{user}/{job}/tasks/{index}/output";
 const WATCH_OUTPUT: &str = "/v1/watch/output/{user}/{job}/{index}";
+const COPY: &str = "/v1/jobs/{user}/{job}/tasks/{index}/copy";
+const FORWARD: &str = "/v1/jobs/{user}/{job}/tasks/{index}/forward";
 const EXEC: &str = "/v1/jobs/{user}/{job}/tasks/{index}/exec";
 const USER_PATH: &str = "/v1/users/{user}";
 const QUOTA: &str = "/v1/users/{user}/quota/{band}";

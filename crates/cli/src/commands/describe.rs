@@ -370,7 +370,7 @@ fn wrap_yaml_line(line: &str) -> String {
 }
 
 /// The value without empty fields.
-fn without_empty(value: Value) -> Value {
+pub fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(all) => {
             let all = all.into_iter().map(|(name, value)| (name, without_empty(value)));

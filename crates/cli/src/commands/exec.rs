@@ -120,7 +120,7 @@ fn same_command(terminal: bool, task: &str, command: &[String]) -> String {
 
 /// The failure for a session that ended without a reason. `task_error`: the result of looking up
 /// the task afterwards; if no master can be reached, that is the reason.
-fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failure {
+pub fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failure {
     match task_error {
         Some(ClientError::Unreachable { .. }) => Failure::Operation {
             message: format!("the connection to the master was lost; the task {task} goes on"),
@@ -136,7 +136,12 @@ fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failur
 }
 
 /// The state of a task that does not run, and where to look for the reason.
-async fn explain_not_running(cell: &Cell, job: &JobKey, index: u32, error: ClientError) -> Failure {
+pub async fn explain_not_running(
+    cell: &Cell,
+    job: &JobKey,
+    index: u32,
+    error: ClientError,
+) -> Failure {
     match cell.client.task(job, index).await {
         Ok(task) => not_running_failure(&task.value.item, crate::clock::now()),
         Err(_) => error.into(),

@@ -73,7 +73,8 @@ pub fn print_diagnostics(diagnostics: &[Diagnostic]) {
     }
 }
 
-fn options(owner: Option<Name>) -> Result<LoadOptions, Failure> {
+/// How the files of the caller's jobs are loaded.
+pub fn options(owner: Option<Name>) -> Result<LoadOptions, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::from_error(&error, "see whether the program is still where it was started from")
     })?;

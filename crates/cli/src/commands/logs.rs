@@ -1,43 +1,41 @@
 //! `cell logs`: the output of tasks, read through a master from the machines they are or were on.
-//! With several tasks, every line has its task's name in front.
+//! Both streams of a program are shown, in the order in which it wrote them as far as that is
+//! known. With several tasks, every line has its task's name in front, and lines of all of them are
+//! in order.
+
+mod follow;
+mod printer;
 
 use super::Success;
 use super::select::{self, JobScope};
 use super::target::{Target, TargetArg, parse_target};
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{print_output, print_raw};
 use crate::runtime::block_on;
-use crate::sanitize::StreamSanitizer;
-use crate::style::{self, Style};
-use cellwright_api::client::{Client, ClientError, Watch};
+use cellwright_api::client::ClientError;
 use cellwright_api::error::Code;
-use cellwright_api::output::{OutputPiece, OutputQuery, Stream};
+use cellwright_api::output::{OutputPiece, OutputQuery, StreamSelection};
 use cellwright_cell::name::JobKey;
+use cellwright_cell::time::Time;
 use clap::{ArgGroup, Args};
+use printer::{LineStyle, MergedLines, Printer};
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal};
-use std::time::Duration;
-use tokio::sync::mpsc;
 
 const EXAMPLES: &str = "\
 Examples:
   cell logs dev/hello
   cell logs dev/hello/2 --follow
-  cell logs dev/hello -n 20
+  cell logs dev/hello --since 10m --timestamps
   cell logs dev/hello/2 --stderr --previous
   cell logs -l team=search --tail 5
 
 Owners of a job may read what its tasks wrote; users with the capability
 read_output what anybody's did. Output of attempts that are over is there as
-long as the machine keeps it.";
+long as the machine keeps it. What a program writes to its standard error is
+coloured on a terminal, and marked where lines have something in front.";
 
-/// The maximum number of tasks followed at once.
+/// The maximum number of tasks that are followed, or put in order, at once.
 const MAX_FOLLOWED: u32 = 100;
-/// Chunks of output queued for printing.
-const QUEUED_PIECES: usize = 16;
-/// The interval at which a pending task is checked for a placement.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Show what tasks wrote
 #[derive(Debug, Args)]
@@ -52,12 +50,16 @@ pub struct LogsArgs {
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
 
-    /// Standard error instead of standard output
+    /// Standard output alone
+    #[arg(long, conflicts_with = "stderr")]
+    stdout: bool,
+
+    /// Standard error alone
     #[arg(long)]
     stderr: bool,
 
     /// Go on, from one attempt to the next, until the task is dead; one that waits for a place is
-    /// shown once it runs
+    /// shown once it runs, and one that is added to the job as well
     #[arg(short, long)]
     follow: bool,
 
@@ -69,10 +71,18 @@ pub struct LogsArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempt: Option<u32>,
 
-    /// Lines from the end to begin with [default: the last 64 KiB]
+    /// Lines from the end to begin with, of each task [default: the last 64 KiB]
     #[arg(short = 'n', long, value_name = "LINES",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     tail: Option<u32>,
+
+    /// Only what was written since: so long ago, such as 10m, or a UTC time
+    #[arg(long, value_name = "TIME", value_parser = super::parse::past_time)]
+    since: Option<Time>,
+
+    /// When each line was written, in front of it
+    #[arg(long)]
+    timestamps: bool,
 }
 
 impl LogsArgs {
@@ -85,79 +95,120 @@ impl LogsArgs {
         Ok(Success::Done)
     }
 
-    async fn tasks(&self, cell: &Cell) -> Result<Vec<(JobKey, u32)>, Failure> {
-        let mut tasks = Vec::new();
+    async fn tasks(&self, cell: &Cell) -> Result<TaskList, Failure> {
+        let mut list = TaskList::default();
         if let Some(target) = &self.target {
-            tasks.extend(expand_target(cell, &target.resolve(cell).await?).await?);
+            list = expand_target(cell, &target.resolve(cell).await?).await?;
         }
         if let Some(selector) = &self.selector {
             for job in select::select_jobs(cell, selector, JobScope::All).await? {
-                tasks.extend((0..job.spec.count).map(|index| (select::job_key(&job), index)));
+                let key = select::job_key(&job);
+                list.tasks.extend((0..job.spec.count).map(|index| (key.clone(), index)));
+                list.whole.push(key);
             }
         }
-        Ok(tasks)
+        Ok(list)
     }
 }
 
+/// Tasks, and the jobs of which all are meant, also those that are added later.
+#[derive(Debug, Default)]
+struct TaskList {
+    tasks: Vec<(JobKey, u32)>,
+    whole: Vec<JobKey>,
+}
+
 /// All tasks that the target names.
-async fn expand_target(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Failure> {
+async fn expand_target(cell: &Cell, target: &Target) -> Result<TaskList, Failure> {
     let Target { job, tasks } = target;
     let indexes = match tasks {
         Some(single) if single.len() == 1 => single.clone(),
         Some(range) => existing_tasks(cell, job, range).await?,
         None => (0..cell.client.job(job).await?.value.item.spec.count).collect(),
     };
-    Ok(indexes.into_iter().map(|index| (job.clone(), index)).collect())
+    let whole = if tasks.is_none() { vec![job.clone()] } else { Vec::new() };
+    Ok(TaskList { tasks: indexes.into_iter().map(|index| (job.clone(), index)).collect(), whole })
 }
 
 /// Which output of which tasks is printed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
-    stderr: bool,
+    selection: StreamSelection,
     follow: bool,
     previous: bool,
     attempt: Option<u32>,
     tail: Option<u32>,
+    since: Option<Time>,
+    timestamps: bool,
 }
 
 impl From<&LogsArgs> for LogOptions {
     fn from(args: &LogsArgs) -> LogOptions {
-        let LogsArgs { stderr, follow, previous, attempt, tail, .. } = *args;
-        LogOptions { stderr, follow, previous, attempt, tail }
+        let LogsArgs { follow, previous, attempt, tail, since, timestamps, .. } = *args;
+        let selection = match (args.stdout, args.stderr) {
+            (true, _) => StreamSelection::Stdout,
+            (_, true) => StreamSelection::Stderr,
+            _ => StreamSelection::All,
+        };
+        LogOptions { selection, follow, previous, attempt, tail, since, timestamps }
     }
 }
 
 impl LogOptions {
     /// Follows the output from here on until the tasks end.
     pub fn following() -> LogOptions {
-        LogOptions { follow: true, ..LogOptions::default() }
+        let selection = StreamSelection::All;
+        LogOptions { selection, follow: true, ..LogOptions::default() }
     }
 
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
         self.show_tasks(cell, &expand_target(cell, target).await?).await
     }
 
-    async fn show_tasks(&self, cell: &Cell, tasks: &[(JobKey, u32)]) -> Result<(), Failure> {
-        match (tasks, self.follow) {
-            ([_], true) => self.follow(cell, tasks, LineStyle::Raw).await,
-            ([(job, index)], false) => {
-                self.task(cell, job, *index, &mut Printer::new(job, *index, LineStyle::Raw)).await
-            }
+    async fn show_tasks(&self, cell: &Cell, list: &TaskList) -> Result<(), Failure> {
+        let tasks = &list.tasks;
+        let line_style = LineStyle { named: tasks.len() != 1, timestamps: self.timestamps };
+        match (tasks.as_slice(), self.follow) {
             (many, true) if many.len() > MAX_FOLLOWED as usize => Err(too_many(many)),
-            (many, true) => self.follow(cell, many, LineStyle::Prefixed).await,
-            (many, false) => {
-                for (job, index) in many {
-                    let mut printer = Printer::new(job, *index, LineStyle::Prefixed);
-                    match self.task(cell, job, *index, &mut printer).await {
-                        Err(failure @ Failure::Operation { .. }) => {
-                            crate::output::note!("{job}/{index}: {failure}");
-                        }
-                        done => done?,
-                    }
+            (_, true) => follow::follow(self, cell, list, line_style).await,
+            ([(job, index)], false) => {
+                let mut printer = Printer::new(job, *index, line_style);
+                self.task(cell, job, *index, &mut Sink::Printer(&mut printer)).await?;
+                printer.finish()
+            }
+            (many, false) => self.show_many(cell, many, line_style).await,
+        }
+    }
+
+    /// Few tasks are shown in the order of time, many one after the other.
+    async fn show_many(
+        &self,
+        cell: &Cell,
+        tasks: &[(JobKey, u32)],
+        line_style: LineStyle,
+    ) -> Result<(), Failure> {
+        let is_merged = tasks.len() <= MAX_FOLLOWED as usize;
+        let mut merged = MergedLines::default();
+        for (job, index) in tasks {
+            let mut printer = Printer::new(job, *index, line_style);
+            let mut sink = if is_merged {
+                Sink::Merged(&mut merged, &mut printer)
+            } else {
+                Sink::Printer(&mut printer)
+            };
+            match self.task(cell, job, *index, &mut sink).await {
+                Err(failure @ Failure::Operation { .. }) => {
+                    crate::output::note!("{job}/{index}: {failure}");
                 }
-                Ok(())
+                done => done?,
+            }
+            if is_merged {
+                merged.end_task(&mut printer)?;
+            } else {
+                printer.finish()?;
             }
         }
+        merged.print()
     }
 
     async fn query(&self, cell: &Cell, job: &JobKey, index: u32) -> Result<OutputQuery, Failure> {
@@ -174,67 +225,49 @@ impl LogOptions {
         } else {
             self.attempt
         };
-        let stream = if self.stderr { Stream::Stderr } else { Stream::Stdout };
-        Ok(OutputQuery { stream, attempt, lines: self.tail, ..OutputQuery::default() })
+        Ok(OutputQuery {
+            stream: self.selection,
+            attempt,
+            lines: self.tail,
+            since: self.since.map(|Time(at)| at),
+            parts: true,
+            ..OutputQuery::default()
+        })
     }
 
-    /// Prints the output that exists now.
+    /// Passes on the output that exists now.
     async fn task(
         &self,
         cell: &Cell,
         job: &JobKey,
         index: u32,
-        printer: &mut Printer,
+        sink: &mut Sink<'_>,
     ) -> Result<(), Failure> {
         let mut query = self.query(cell, job, index).await?;
         loop {
             let piece = cell.client.output(job, index, &query).await;
-            let piece = piece.map_err(|error| output_failure(job, error))?;
-            let OutputPiece { attempt, text, next, ended } = piece.value;
-            printer.push(&text)?;
-            if ended || text.is_empty() {
-                return printer.finish();
+            let piece = piece.map_err(|error| output_failure(job, error))?.value;
+            let is_over = piece.ended || piece.is_empty();
+            let OutputPiece { attempt, parts, next, .. } = piece;
+            for part in &parts {
+                match sink {
+                    Sink::Printer(printer) => printer.push(part)?,
+                    Sink::Merged(merged, printer) => merged.push(printer, part)?,
+                }
+            }
+            if is_over {
+                return Ok(());
             }
             (query.attempt, query.from) = (Some(attempt), Some(next));
         }
     }
+}
 
-    async fn follow(
-        &self,
-        cell: &Cell,
-        tasks: &[(JobKey, u32)],
-        line_style: LineStyle,
-    ) -> Result<(), Failure> {
-        let (sender, mut events) = mpsc::channel(QUEUED_PIECES);
-        let mut printers = Vec::new();
-        for (at, (job, index)) in tasks.iter().enumerate() {
-            let query = self.query(cell, job, *index).await?;
-            let follower = TaskFollower { task_position: at, events: sender.clone() };
-            tokio::spawn(follower.follow(cell.client.clone(), job.clone(), *index, query));
-            printers.push(Printer::new(job, *index, line_style));
-        }
-        drop(sender);
-        while let Some((at, log_event)) = events.recv().await {
-            let Some(printer) = printers.get_mut(at) else { continue };
-            match log_event {
-                LogEvent::Text { attempt, text } => {
-                    printer.set_attempt(attempt)?;
-                    printer.push(&text)?;
-                }
-                LogEvent::MachineSilent(why) => crate::output::note!("{}: {why}", printer.name),
-                LogEvent::NotPlaced => crate::output::note!("{} waits for a place", printer.name),
-                LogEvent::NeverRan => {
-                    crate::output::note!("{} ended without having run", printer.name)
-                }
-                LogEvent::End => printer.finish()?,
-                LogEvent::Failed(error) => match tasks {
-                    [(job, _)] => return Err(output_failure(job, error)),
-                    _ => crate::output::note!("{}: {error}", printer.name),
-                },
-            }
-        }
-        Ok(())
-    }
+/// Where the output of a task goes.
+enum Sink<'a> {
+    Printer(&'a mut Printer),
+    /// To be put in order with that of other tasks.
+    Merged(&'a mut MergedLines, &'a mut Printer),
 }
 
 /// The failure for more tasks than can be followed at once; `tasks` are of one job, or of several.
@@ -291,166 +324,6 @@ fn output_failure(job: &JobKey, error: ClientError) -> Failure {
             Failure::from_error(&error, &format!("see whether it ran: cell status {job}"))
         }
         _ => error.into(),
-    }
-}
-
-/// An event of one task's log.
-enum LogEvent {
-    Text {
-        attempt: u32,
-        text: String,
-    },
-    MachineSilent(String),
-    /// The task has not been placed yet.
-    NotPlaced,
-    NeverRan,
-    End,
-    Failed(ClientError),
-}
-
-/// Follows the output of one task and sends its events.
-struct TaskFollower {
-    /// The position of this task among those that are followed.
-    task_position: usize,
-    events: mpsc::Sender<(usize, LogEvent)>,
-}
-
-impl TaskFollower {
-    async fn follow(self, client: Client, job: JobKey, index: u32, query: OutputQuery) {
-        // An attempt named by the user has already been started.
-        if query.attempt.is_none() {
-            let log_event = match self.wait_until_placed(&client, &job, index).await {
-                Ok(true) => None,
-                Ok(false) => Some(LogEvent::NeverRan),
-                Err(error) => Some(LogEvent::Failed(error)),
-            };
-            if let Some(log_event) = log_event {
-                drop(self.events.send((self.task_position, log_event)).await);
-                return;
-            }
-        }
-        forward_events(client.watch_output(&job, index, &query), self.task_position, self.events)
-            .await;
-    }
-
-    /// Waits until the task has been placed; returns false if it ended without a placement.
-    async fn wait_until_placed(
-        &self,
-        client: &Client,
-        job: &JobKey,
-        index: u32,
-    ) -> Result<bool, ClientError> {
-        let mut is_announced = false;
-        loop {
-            let task = client.task(job, index).await?.value.item;
-            if task.attempt > 0 || task.state.is_dead() {
-                return Ok(task.attempt > 0);
-            }
-            if !is_announced {
-                is_announced = true;
-                drop(self.events.send((self.task_position, LogEvent::NotPlaced)).await);
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-}
-
-async fn forward_events(
-    mut watch: Watch<OutputPiece>,
-    at: usize,
-    follower: mpsc::Sender<(usize, LogEvent)>,
-) {
-    loop {
-        let log_event = match watch.next().await {
-            Ok(event) => match (event.kind.as_str(), event.data) {
-                ("output", Some(piece)) => {
-                    LogEvent::Text { attempt: piece.attempt, text: piece.text }
-                }
-                ("silent", _) => LogEvent::MachineSilent("its machine does not answer".into()),
-                ("end", _) => LogEvent::End,
-                _ => continue,
-            },
-            Err(error) => LogEvent::Failed(error),
-        };
-        let last = matches!(log_event, LogEvent::End | LogEvent::Failed(_));
-        if follower.send((at, log_event)).await.is_err() || last {
-            return;
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineStyle {
-    /// Output as it was written.
-    Raw,
-    /// Line by line, with the task's name in front.
-    Prefixed,
-}
-
-/// Prints the output of one task.
-struct Printer {
-    name: String,
-    index: u32,
-    line_style: LineStyle,
-    style: Style,
-    /// A line without its line end yet.
-    partial_line: String,
-    /// For raw output on a terminal.
-    sanitizer: Option<StreamSanitizer>,
-    /// The attempt that the last output came from.
-    attempt: Option<u32>,
-}
-
-impl Printer {
-    fn new(job: &JobKey, index: u32, line_style: LineStyle) -> Printer {
-        let (name, style) = (format!("{job}/{index}"), style::for_stdout());
-        let sanitizer = (line_style == LineStyle::Raw && io::stdout().is_terminal())
-            .then(StreamSanitizer::default);
-        Printer {
-            name,
-            index,
-            line_style,
-            style,
-            partial_line: String::new(),
-            sanitizer,
-            attempt: None,
-        }
-    }
-
-    /// Prints a separator where the output of another attempt begins.
-    fn set_attempt(&mut self, attempt: u32) -> Result<(), Failure> {
-        let before = self.attempt.replace(attempt);
-        if before.is_some_and(|before| before != attempt) {
-            self.finish()?;
-            crate::output::note!("-- {}: attempt {attempt} --", self.name);
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, text: &str) -> Result<(), Failure> {
-        match &mut self.sanitizer {
-            Some(sanitizer) => return print_raw(&sanitizer.push(text.as_bytes())),
-            None if self.line_style == LineStyle::Raw => return print_raw(text),
-            None => {}
-        }
-        self.partial_line.push_str(text);
-        let Some(end) = self.partial_line.rfind('\n') else { return Ok(()) };
-        let rest = self.partial_line.split_off(end + 1);
-        let whole = std::mem::replace(&mut self.partial_line, rest);
-        print_output(&self.prefix_lines(&whole))
-    }
-
-    fn finish(&mut self) -> Result<(), Failure> {
-        if let Some(sanitizer) = &mut self.sanitizer {
-            print_raw(&sanitizer.finish())?;
-        }
-        let rest = std::mem::take(&mut self.partial_line);
-        if rest.is_empty() { Ok(()) } else { print_output(&self.prefix_lines(&rest)) }
-    }
-
-    fn prefix_lines(&self, lines: &str) -> String {
-        let name = self.style.nth_colour(self.index, &self.name);
-        lines.lines().map(|line| format!("{name} {line}\n")).collect()
     }
 }
 

@@ -8,12 +8,14 @@ mod checkpoint;
 mod compact;
 mod completion;
 mod context;
+mod cp;
 mod cron;
 mod describe;
 mod dev;
 mod dev_ports;
 mod dev_ready;
 mod drain;
+mod edit;
 mod enum_words;
 mod events;
 mod exec;
@@ -33,6 +35,7 @@ mod pagination;
 mod parse;
 mod plan;
 mod plan_request;
+mod port_forward;
 mod quota;
 mod resize;
 mod run;
@@ -100,6 +103,7 @@ pub enum Command {
     Drain(drain::DrainArgs),
     Run(run::RunArgs),
     Validate(validate::ValidateArgs),
+    Edit(edit::EditArgs),
     Fmt(fmt::FmtArgs),
     Init(init::InitArgs),
     Schema(schema::SchemaArgs),
@@ -116,6 +120,8 @@ pub enum Command {
     Sql(sql::SqlArgs),
     Logs(logs::LogsArgs),
     Exec(exec::ExecArgs),
+    Cp(cp::CpArgs),
+    PortForward(port_forward::PortForwardArgs),
     #[command(subcommand)]
     User(user::User),
     #[command(subcommand)]
@@ -170,6 +176,7 @@ impl Command {
             Command::Drain(args) => args.run(connection),
             Command::Run(args) => args.run(connection),
             Command::Validate(args) => args.run(),
+            Command::Edit(args) => args.run(connection),
             Command::Fmt(args) => args.run(),
             Command::Init(args) => args.run(),
             Command::Schema(args) => args.run(),
@@ -183,6 +190,8 @@ impl Command {
             Command::Sql(args) => args.run(connection),
             Command::Logs(args) => args.run(connection),
             Command::Exec(args) => args.run(connection),
+            Command::Cp(args) => args.run(connection),
+            Command::PortForward(args) => args.run(connection),
             Command::User(verb) => verb.run(connection),
             Command::Quota(verb) => verb.run(connection),
             Command::Token(verb) => verb.run(connection),

@@ -37,6 +37,16 @@ pub fn time_or_delay(text: &str) -> Result<Time, String> {
     Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
 }
 
+/// A point in time that is over: a UTC time as lists print it, or how long ago it was.
+pub fn past_time(text: &str) -> Result<Time, String> {
+    if let Ok(span) = duration(text) {
+        return Ok(Time(crate::clock::now().0.saturating_sub(span.0)));
+    }
+    let allowed = "allowed: how long ago, as 10m, or a UTC time such as 2026-12-01T00:00:00Z";
+    let Time(millis) = utc_time(text).ok_or(allowed)?;
+    Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
+}
+
 /// The time at which something ends, or `never`.
 pub fn end_time(text: &str) -> Result<Time, String> {
     match text {

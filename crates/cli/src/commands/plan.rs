@@ -1,6 +1,6 @@
 //! `cell plan`: a dry run of a job file; shows what running it would change.
 
-mod render;
+pub mod render;
 
 use super::Success;
 use super::parse::name;

@@ -58,6 +58,7 @@ const FILES: &[File] = files![
     "past.js",
     "units.js",
     "indent.js",
+    "logs.js",
     "parts.js",
     "schema.js",
     "dialog.js",

@@ -270,7 +270,7 @@ impl Api {
             O::ExplainTask => self.explain_task(call).await,
             O::ReadOutput => self.read_output(call).await,
             O::WatchOutput => self.watch_output(call).await,
-            O::ExecTask => self.exec_task(call).await,
+            O::ExecTask | O::CopyFiles | O::ForwardPort => self.exec_task(call).await,
             O::ExecTaskInPage => self.exec_task_in_page(call).await,
             O::WatchJobs => self.watch_jobs(call, JobDetail::Full).await,
             O::WatchJobRows => self.watch_jobs(call, JobDetail::Row).await,

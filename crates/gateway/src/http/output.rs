@@ -16,7 +16,7 @@ use cellwright_api::client::agent::AgentConnection;
 use cellwright_api::client::{ClientError, encode_query};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::output::{
-    AGENT_ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery, STREAM_START, Stream,
+    AGENT_ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery, STREAM_START, StreamSelection,
 };
 use cellwright_api::routes::LAST_EVENT_ID;
 use cellwright_cell::constraint::AttributeValue;
@@ -221,14 +221,13 @@ impl Api {
 /// The first query, from near the end.
 fn first_query(call: &Call, attempt: &Attempt) -> OutputQuery {
     OutputQuery {
-        stream: match call.query("stream") {
-            Some("stderr") => Stream::Stderr,
-            _ => Stream::Stdout,
-        },
+        stream: call.query("stream").and_then(StreamSelection::parse).unwrap_or_default(),
         task: Some(attempt.task.0),
         attempt: Some(attempt.number),
         lines: call.query("lines").and_then(|text| text.parse().ok()),
         tail: call.query("tail").and_then(|text| text.parse().ok()),
+        since: call.query("since").and_then(|text| text.parse().ok()),
+        parts: call.flag("parts"),
         ..OutputQuery::default()
     }
 }
@@ -281,7 +280,7 @@ impl OutputFollower {
                 self.is_silent = false;
                 self.query.from = Some(piece.next.clone());
                 let id = format!("{}.{}", piece.attempt, piece.next);
-                if !piece.text.is_empty() {
+                if !piece.is_empty() {
                     write_frame(&mut out, "output", Some(id), &piece);
                 }
                 if piece.ended {

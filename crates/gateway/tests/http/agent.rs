@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use cellwright_api::client::internal_calls::MACHINE_PACKAGES_PATH;
 use cellwright_api::error::Code;
-use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL};
+use cellwright_api::exec::{COPY_PATH, EXEC_PATH, EXEC_PROTOCOL, FORWARD_PATH};
 use cellwright_api::output::{AGENT_ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::command::{Command, Observed, TaskReport};
@@ -30,6 +30,8 @@ pub async fn stub_agent() -> String {
     let router = Router::new()
         .route(&format!("{OUTPUT_PATH}/{TASK}"), get(output))
         .route(&format!("{EXEC_PATH}/{TASK}"), post(exec))
+        .route(&format!("{COPY_PATH}/{TASK}"), post(exec))
+        .route(&format!("{FORWARD_PATH}/{TASK}"), post(exec))
         .route(MACHINE_PACKAGES_PATH, get(holdings));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -47,7 +49,8 @@ async fn output(Query(query): Query<OutputQuery>) -> Json<OutputPiece> {
         std::future::pending::<()>().await;
     }
     let text = format!("line of attempt {}\n", query.attempt.unwrap());
-    Json(OutputPiece { attempt: 1, text, next: "1-18".into(), ended: false })
+    let parts = Vec::new();
+    Json(OutputPiece { attempt: 1, text, parts, next: "1-18".into(), ended: false })
 }
 
 async fn exec(mut request: Request) -> Response {
@@ -190,6 +193,40 @@ async fn a_session_takes_a_command_and_a_connection() {
         let got = ask(&format!("{path}{query}"), &HANDED_OVER).await;
         assert_eq!(got.code(), "bad-parameter", "{query}: {}", got.text);
         assert_eq!(got.body["details"]["parameter"], parameter, "{}", got.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_and_connections_to_ports_are_sessions_with_parameters_of_their_own() {
+    let cell = running(Some(&stub_agent().await)).await;
+    run_first_task(&cell).await;
+    let ubar = user("ubar");
+    let ask = async |target: &str| cell.ask_as(&ubar, target, &HANDED_OVER, json!(null)).await;
+    let path = "POST /v1/jobs/ubar/jfoo/tasks/0";
+    for good in ["copy?direction=out_of&path=%2Fetc", "forward?port=80"] {
+        assert_eq!(ask(&format!("{path}/{good}")).await.status, 101, "{good}");
+        let target = format!("{path}/{good}");
+        let plain = cell.ask_as(&ubar, &target, &[], json!(null)).await;
+        assert_eq!(plain.code(), "upgrade-required", "{good}");
+        let other = cell.ask_as(&user("other"), &target, &HANDED_OVER, json!(null)).await;
+        assert!(other.status >= 400, "{good}: {}", other.text);
+    }
+    for (bad, parameter) in [
+        ("copy?path=x", "direction"),
+        ("copy?direction=into", "path"),
+        ("copy?direction=sideways&path=x", "direction"),
+        ("copy?direction=into&path=a%00b", "path"),
+        ("forward", "port"),
+        ("forward?port=0", "port"),
+        ("forward?port=65536", "port"),
+    ] {
+        let got = ask(&format!("{path}/{bad}")).await;
+        assert_eq!(got.code(), "bad-parameter", "{bad}: {}", got.text);
+        assert_eq!(got.body["details"]["parameter"], parameter, "{}", got.text);
+    }
+    let audit = cell.must("GET /v1/audit?limit=1000", json!(null)).await.text;
+    for line in ["copy out_of \\\"/etc\\\"", "forward 80"] {
+        assert!(audit.contains(line), "{line} is not in {audit}");
     }
 }
 

@@ -76,6 +76,8 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/watch/output/root/jrun/0", NONE),
         step("POST /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
         step("GET /v1/jobs/root/jrun/tasks/0/exec?command=%5B%22true%22%5D", NONE),
+        step("POST /v1/jobs/root/jrun/tasks/0/copy?direction=into&path=data", NONE),
+        step("POST /v1/jobs/root/jrun/tasks/0/forward?port=8080", NONE),
         step("GET /v1/watch/jobs", NONE),
         step("GET /v1/watch/job_rows", NONE),
         step("GET /v1/names/root/jfoo", NONE),

@@ -192,7 +192,7 @@ pub(super) const ROUTES: &[Route] = &[
                 ),
                 Access::SelfOrHasCapability(P::ReadOutput),
             ),
-            &[STREAM, ATTEMPT, FROM, LINES, TAIL],
+            &[STREAM, ATTEMPT, FROM, LINES, TAIL, SINCE, PARTS],
         ),
         AGENT_ERRORS,
     ),
@@ -213,7 +213,7 @@ pub(super) const ROUTES: &[Route] = &[
                 ),
                 Access::SelfOrHasCapability(P::ReadOutput),
             ),
-            &[STREAM, ATTEMPT, LINES, TAIL, OUTPUT_AFTER],
+            &[STREAM, ATTEMPT, LINES, TAIL, SINCE, PARTS, OUTPUT_AFTER],
         ),
         AGENT_ERRORS,
     ),
@@ -267,6 +267,57 @@ pub(super) const ROUTES: &[Route] = &[
                 Access::SelfOrHasCapability(P::EnterTasks),
             ),
             &[COMMAND, TERMINAL, TERM],
+        ),
+        EXEC_ERRORS,
+    ),
+    with_errors(
+        with_query(
+            with_access(
+                with_response(
+                    with_kind(
+                        change(
+                            O::CopyFiles,
+                            Method::Post,
+                            COPY,
+                            "tasks",
+                            "Copy files to or from where a task runs. Takes `Upgrade: cell-exec`, \
+                             as a command does; frames of kind 0 are a tar archive of files and \
+                             folders below one name, 2 is its end, 1 says what was left out, 5 \
+                             that it is done and 6 why not.",
+                        ),
+                        RouteKind::Local,
+                    ),
+                    101,
+                    Content::Bytes,
+                ),
+                Access::SelfOrHasCapability(P::EnterTasks),
+            ),
+            &[DIRECTION, COPY_PATH, COPY_NAME],
+        ),
+        EXEC_ERRORS,
+    ),
+    with_errors(
+        with_query(
+            with_access(
+                with_response(
+                    with_kind(
+                        change(
+                            O::ForwardPort,
+                            Method::Post,
+                            FORWARD,
+                            "tasks",
+                            "A connection to a port of a task. Takes `Upgrade: cell-exec`, as a \
+                             command does; frames of kind 0 are what both sides send, 2 is the \
+                             caller's end, 5 the other's and 6 why there is no connection.",
+                        ),
+                        RouteKind::Local,
+                    ),
+                    101,
+                    Content::Bytes,
+                ),
+                Access::SelfOrHasCapability(P::EnterTasks),
+            ),
+            &[PORT],
         ),
         EXEC_ERRORS,
     ),

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::format;
 use crate::output::{is_wide, print_notice, print_prose};
 use crate::table::{self, wrap};
-use cellwright_api::output::{OutputQuery, Stream};
+use cellwright_api::output::{OutputQuery, StreamSelection};
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::job::Update;
 use cellwright_cell::name::JobKey;
@@ -81,7 +81,7 @@ pub async fn fetch_start_errors(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -
     for task in tasks.iter().filter(|task| could_not_start(task)).take(MAX_START_ERRORS) {
         let attempt = task.last_end.as_ref().map(|end| end.attempt);
         let query = OutputQuery {
-            stream: Stream::Stderr,
+            stream: StreamSelection::Stderr,
             attempt,
             lines: Some(1),
             ..OutputQuery::default()
