@@ -6,6 +6,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod locality;
+pub(crate) mod mixing;
 pub mod packing;
 pub(crate) mod preference;
 pub(crate) mod slot_values;
@@ -27,12 +28,17 @@ pub struct Score {
     pub victims: u16,
     /// Weights of soft constraints that do not hold.
     pub preference: u16,
-    /// Share of package bytes that would have to be fetched.
-    pub locality: u8,
-    /// Shares of the job that would be lost with the machine, its rack or its power domain.
+    /// Shares of the job that would be lost with the machine, its rack or its power domain;
+    /// [`spread::MAX_SHARES`] at most.
     pub spread: u8,
+    /// Seconds that fetching the missing packages is expected to take, [`locality::MAX_SECONDS`] at
+    /// most.
+    pub locality: u8,
     /// Device worth that the machine loses, [`MAX_DEVICES`] at most.
     pub devices: u32,
+    /// Whether the machine would hold too little of the other kind, production or not; see
+    /// [`mixing`].
+    pub one_sided: bool,
     /// The packing model's term.
     pub packing: u32,
     /// Machine id rotated by the seed, so that ties do not always fall on the first machine.
@@ -62,21 +68,24 @@ const MAX_PREFERENCE: u16 = (1 << 13) - 1;
 pub(crate) const MAX_DEVICES: u32 = (1 << 24) - 1;
 /// Machine slots that a snapshot can rank.
 pub(crate) const RANK_BITS: u32 = 22;
+const PACKING_BITS: u32 = u32::BITS;
 const _: () = assert!(cellwright_cell::machine::MAX_MACHINES <= 1 << RANK_BITS);
 
 impl Score {
     #[inline]
     pub(crate) fn key(self) -> ScoreKey {
-        let high = u64::from(self.worst_band.min(MAX_BAND)) << 47
-            | u64::from(self.beyond_budget.min(MAX_BEYOND_BUDGET)) << 44
-            | u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 37
-            | u64::from(self.victims.min(MAX_VICTIMS)) << 29
-            | u64::from(self.preference.min(MAX_PREFERENCE)) << 16
-            | u64::from(self.locality) << 8
-            | u64::from(self.spread);
-        let middle = u64::from(self.devices.min(MAX_DEVICES)) << 32 | u64::from(self.packing);
+        let high = u64::from(self.worst_band.min(MAX_BAND)) << 45
+            | u64::from(self.beyond_budget.min(MAX_BEYOND_BUDGET)) << 42
+            | u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 35
+            | u64::from(self.victims.min(MAX_VICTIMS)) << 27
+            | u64::from(self.preference.min(MAX_PREFERENCE)) << 14
+            | u64::from(self.spread.min(spread::MAX_SHARES)) << 8
+            | u64::from(self.locality);
+        let middle = u64::from(self.devices.min(MAX_DEVICES)) << (PACKING_BITS + 1)
+            | u64::from(self.one_sided) << PACKING_BITS
+            | u64::from(self.packing);
         let rank = u128::from(self.rank & ((1 << RANK_BITS) - 1));
-        ScoreKey(u128::from(high) << 78 | u128::from(middle) << RANK_BITS | rank)
+        ScoreKey(u128::from(high) << 79 | u128::from(middle) << RANK_BITS | rank)
     }
 }
 
@@ -121,11 +130,15 @@ pub(crate) fn score(
         worst_victim: 0,
         victims: 0,
         preference: preference::missed_weight(snapshot, class, m),
-        locality: locality::missing_share(snapshot, class, m),
         spread: spread::share_at_stake(snapshot, class, m),
+        locality: locality::fetch_seconds(snapshot, class, m),
         devices: match ranking.model {
             PackingModel::Hybrid => devices::worth_lost(snapshot, class, m),
             _ => 0,
+        },
+        one_sided: match ranking.model {
+            PackingModel::Hybrid => mixing::is_one_sided(snapshot, class, m),
+            _ => false,
         },
         packing: packing::machine_term(snapshot, class, m, ranking.model),
         rank: ranking.rank(m),
@@ -143,8 +156,11 @@ pub(crate) fn key(
     if !class.is_plain || !snapshot.device_demand.is_empty() {
         return score(snapshot, class, m, ranking).key();
     }
-    let packing = packing::machine_term(snapshot, class, m, ranking.model);
-    ScoreKey(u128::from(packing) << RANK_BITS | u128::from(ranking.rank(m)))
+    let packing = u64::from(packing::machine_term(snapshot, class, m, ranking.model));
+    let is_one_sided =
+        ranking.model == PackingModel::Hybrid && mixing::is_one_sided(snapshot, class, m);
+    let middle = u64::from(is_one_sided) << PACKING_BITS | packing;
+    ScoreKey(u128::from(middle) << RANK_BITS | u128::from(ranking.rank(m)))
 }
 
 #[cfg(test)]
@@ -154,27 +170,33 @@ mod tests {
 
     fn any_score() -> impl Strategy<Value = Score> {
         let small = (0..3u16, 0..3u16, 0..3u16, 0..3u8, 0..3u8);
-        let wide =
-            (0..=MAX_WORST_VICTIM, 0..=MAX_VICTIMS, 0..=MAX_PREFERENCE, any::<u8>(), any::<u8>());
+        let wide = (
+            0..=MAX_WORST_VICTIM,
+            0..=MAX_VICTIMS,
+            0..=MAX_PREFERENCE,
+            0..=spread::MAX_SHARES,
+            any::<u8>(),
+        );
         let head = (0..=4u8, 0..=MAX_BEYOND_BUDGET);
         let tail = (
             prop_oneof![0..3u32, 0..=MAX_DEVICES],
+            any::<bool>(),
             prop_oneof![0..3u32, any::<u32>()],
             prop_oneof![0..3u32, 0..1u32 << RANK_BITS],
         );
-        (head, prop_oneof![small, wide], tail).prop_map(|((i, j), (a, b, c, d, e), (h, f, g))| {
-            Score {
-                worst_band: i,
-                beyond_budget: j,
-                worst_victim: a,
-                victims: b,
-                preference: c,
-                locality: d,
-                spread: e,
-                devices: h,
-                packing: f,
-                rank: g,
-            }
+        let parts = (head, prop_oneof![small, wide], tail);
+        parts.prop_map(|((band, beyond), (a, b, c, d, e), (h, i, f, g))| Score {
+            worst_band: band,
+            beyond_budget: beyond,
+            worst_victim: a,
+            victims: b,
+            preference: c,
+            spread: d,
+            locality: e,
+            devices: h,
+            one_sided: i,
+            packing: f,
+            rank: g,
         })
     }
 

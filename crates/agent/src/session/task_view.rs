@@ -39,7 +39,7 @@ impl TaskView {
     pub fn of(launch: &Launch) -> Result<TaskView, DriverError> {
         let (group, directory) = (launch.group.clone(), launch.directory.clone());
         let Some(container) = &launch.container else {
-            return Ok(TaskView { process: None, group, directory, identity: launch.identity });
+            return Ok(TaskView { process: None, group, directory, identity: launch.run_as });
         };
         let bundle = Bundle::at(&container.run, &ContainerId::new(&container.id)?);
         let process = Some(bundle.first_process()?);

@@ -19,12 +19,16 @@ const MAX_LISTED: usize = 5;
 pub struct ScoreTerms {
     /// Weights of soft constraints that do not hold.
     pub preference: u16,
-    /// Share of package bytes that would have to be fetched, of 255.
-    pub locality: u8,
-    /// Share of the job that would be lost with the machine, its rack or its power domain, of 255.
+    /// Shares of the job that would be lost with the machine, its rack or its power domain, in
+    /// sixteenths each.
     pub spread: u8,
+    /// Seconds that fetching the missing packages is expected to take, of 255.
+    pub locality: u8,
     /// Worth of the devices that the machine loses.
     pub devices: u32,
+    /// The machine would be left with less than a quarter of its CPU for the other kind of task,
+    /// production or not.
+    pub one_sided: bool,
     /// How badly the rest of the machine would fit the tasks of the cell.
     pub packing: u32,
 }
@@ -85,9 +89,10 @@ pub fn rank_placements(
         here: *m == machine.slot(),
         terms: ScoreTerms {
             preference: score.preference,
-            locality: score.locality,
             spread: score.spread,
+            locality: score.locality,
             devices: score.devices,
+            one_sided: score.one_sided,
             packing: score.packing,
         },
     });

@@ -27,7 +27,7 @@ use crate::cluster_snapshot::ClusterSnapshot;
 use crate::cluster_snapshot::machines::{FRACTION_BITS, MachineShape};
 use crate::cluster_snapshot::rows::{PlacementState, TaskRow};
 use cellwright_cell::priority::{Band, MAX_PRIORITY};
-use cellwright_cell::resource::DIMENSIONS;
+use cellwright_cell::resource::{DIMENSIONS, Dimension};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +120,8 @@ pub(crate) struct DemandMix {
     shapes: usize,
     /// Dimensions in demand.
     demanded: [bool; DIMENSIONS],
+    /// Whether production and the rest each ask for a part of the CPU that is worth mixing.
+    pub has_both_kinds: bool,
     levels: Vec<PriorityDemand>,
     /// Position in `levels` by priority.
     level_of: Vec<u16>,
@@ -182,6 +184,7 @@ impl DemandMix {
         self.demanded = reservations.map(|d| d > 0);
         self.tasks = classes.total();
         self.limits = *classes.limits_by_band();
+        self.has_both_kinds = has_both_kinds(&self.limits);
         self.shapes = shapes.len();
         self.version += 1;
     }
@@ -199,6 +202,16 @@ struct DemandSums {
     tasks: u64,
     limits: [u128; DIMENSIONS],
     reservations: [u128; DIMENSIONS],
+}
+
+/// Whether neither kind asks for less CPU than the drift that the mix tolerates.
+fn has_both_kinds(limits: &[[u128; DIMENSIONS]; Band::ALL.len()]) -> bool {
+    let cpu = |prod: bool| -> u128 {
+        let bands = Band::ALL.into_iter().filter(|band| band.is_prod() == prod);
+        bands.map(|band| limits[band as usize][Dimension::Cpu as usize]).sum()
+    };
+    let (prod, rest) = (cpu(true), cpu(false));
+    prod.min(rest) > (prod + rest) / u128::from(DRIFT_DIVISOR)
 }
 
 fn add_amounts(sum: &mut [u128; DIMENSIONS], amounts: [u64; DIMENSIONS]) {
@@ -287,6 +300,7 @@ mod tests {
             constraints: None,
             packages: Vec::new(),
             alloc_set: None,
+            alloc_index: None,
             spread: Vec::new(),
             siblings: None,
             avoid: Vec::new(),

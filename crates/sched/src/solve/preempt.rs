@@ -23,7 +23,8 @@ use crate::class::{Class, SUMS};
 use crate::cluster_snapshot::machines::Room;
 use crate::cluster_snapshot::{ClusterSnapshot, TaskPhase};
 use crate::feasible::{self, PlacementTarget};
-use crate::score::{Ranking, Score, locality, packing, preference, spread};
+use crate::score::packing::PackingModel;
+use crate::score::{Ranking, Score, locality, mixing, packing, preference, spread};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::priority::Priority;
 use std::cmp::Reverse;
@@ -365,10 +366,13 @@ fn score(
         worst_victim: worst.map_or(0, Priority::in_band),
         victims: victims.len().min(usize::from(u16::MAX)) as u16,
         preference: preference::missed_weight(snapshot, class, m),
-        locality: locality::missing_share(snapshot, class, m),
         spread: spread::share_at_stake(snapshot, class, m),
+        locality: locality::fetch_seconds(snapshot, class, m),
         // The devices released by victims are not priced: the victims matter more.
         devices: 0,
+        one_sided: ranking.model == PackingModel::Hybrid
+            && target.alloc.is_none()
+            && mixing::with_room(snapshot, class, m, &room.free),
         packing: packing::room_term(snapshot, class, m, &room.free, ranking.model),
         rank: ranking.rank(m),
     }

@@ -421,9 +421,10 @@ fn compare_scores(own: &RankedMachine, other: &RankedMachine) -> String {
     let (a, b) = (own.terms, other.terms);
     let terms = [
         ("preferences kept", u64::from(a.preference), u64::from(b.preference)),
-        ("packages to fetch", u64::from(a.locality), u64::from(b.locality)),
         ("spread of the job", u64::from(a.spread), u64::from(b.spread)),
+        ("packages to fetch", u64::from(a.locality), u64::from(b.locality)),
         ("devices left whole", u64::from(a.devices), u64::from(b.devices)),
+        ("the mix of priorities", u64::from(a.one_sided), u64::from(b.one_sided)),
         ("how well the rest packs", u64::from(a.packing), u64::from(b.packing)),
     ];
     match terms.into_iter().find(|(_, own, other)| own != other) {
