@@ -40,8 +40,8 @@ pub(super) const KEYS: &[Key] = &[
         "down_per_minute",
         "\"5%\"",
         "Most machines declared down in a minute: a number, or a share of the cell,\n\
-                                 which is 6 at least. Nothing at all is moved while more than half\n\
-                                 of the machines look dead.",
+                                 of which 6 is the least. Nothing at all is moved while more\n\
+                                 than half of the machines look dead.",
     ),
     key(
         "clock_skew_alarm",
