@@ -1,5 +1,5 @@
-//! Sessions in tasks (commands, copies of files, connections to ports): authorised and audited here;
-//! from there on this replica only relays bytes between the caller and the agent of the task's
+//! Sessions in tasks (commands, copies of files, connections to ports): authorised and audited
+//! here; from there on this replica only relays bytes between the caller and the agent of the task's
 //! machine. Backpressure holds: bytes that one side does not read are not read from the other; the
 //! buffers are small and fixed.
 //!
