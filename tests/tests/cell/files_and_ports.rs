@@ -98,7 +98,7 @@ fn a_port_of_a_task_is_reached_here_until_its_attempt_ends() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
     let task = serde_json::json!({ "task": {
-        "limits": { "cpu": 100, "ram": 64 << 20, "ports": 1 }, "command": ["sh", "-c", SERVER],
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "ports": 1, "command": ["sh", "-c", SERVER],
     }});
     submit(&folder, &address, "web", 1, "", &task.to_string());
     wait(&address, "web", is_running_attempt(1));
@@ -196,9 +196,12 @@ fn a_job_is_edited_in_place_and_nothing_is_lost_when_it_is_refused() {
     assert!(text(&late.stderr).contains("stale-version"), "{}", text(&late.stderr));
     for (format, to) in [("yaml", "2"), ("jsonnet", "3")] {
         let editor = format!("sed -Ei 's/(count\"?: ).*[0-9](,?)$/\\1{to}\\2/'");
-        let done = edit(&editor, &["--yes", "--format", format]);
-        assert!(done.status.success(), "{}", text(&done.stderr));
-        assert!(text(&done.stdout).contains("job dev/web: version"), "{}", text(&done.stdout));
+        // Not before the update before is complete.
+        let said = poll_until("it is never edited", || {
+            let done = edit(&editor, &["--yes", "--format", format]);
+            done.status.success().then(|| text(&done.stdout))
+        });
+        assert!(said.contains("job dev/web: version"), "{said}");
         assert!(version().contains(&format!("\"count\": {to}")), "{}", version());
     }
     running.stop();

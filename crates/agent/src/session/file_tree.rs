@@ -1,7 +1,7 @@
 //! Files and folders as an archive, for `cell cp`: read below a root, and written below a folder,
-//! on either side. Neither side trusts the other. Every name is opened by the kernel's rules: nothing
-//! outside of the root, whatever links say and however fast a task swaps them; and of what is
-//! written, no part of a path may be a link.
+//! on either side. Neither side trusts the other. Every name is opened by the kernel's rules:
+//! nothing outside of the root, whatever links say and however fast a task swaps them; and of what
+//! is written, no part of a path may be a link.
 //!
 //! Links, devices, pipes and sockets are left out, and said to be: a link that one side makes and
 //! the other follows is how such copies were led astray elsewhere. Of modes the permissions are

@@ -4,6 +4,7 @@
 use super::connection::{self, Sender, TransportError};
 use super::outcome::{NextStep, classify, is_from_removed_replica};
 use super::{Call, Client, ClientError, Received};
+use crate::error::Code;
 use crate::exec::EXEC_PROTOCOL;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
@@ -97,6 +98,12 @@ impl Client {
                 }
                 Err(SessionError::Answer(NextStep::Redirect(leader, error))) => {
                     (error, self.redirect_target(&leader, &address))
+                }
+                // Another master has no more room in the task.
+                Err(SessionError::Answer(NextStep::Later(_, error)))
+                    if error.code() == Some(Code::Overloaded) =>
+                {
+                    return Err(error);
                 }
                 Err(SessionError::Answer(NextStep::Later(_, error))) => {
                     (error, self.next_master(&address))

@@ -32,8 +32,8 @@ Examples:
   cell port-forward dev/web/0 8080:20003
   cell port-forward web/0 0:20003
 
-Without a port, all ports that the task was given, under the same numbers here.
-LOCAL 0 is any that is free. It listens on 127.0.0.1 and ends with the attempt,
+Without a port, all ports that the task was given, under the same numbers here
+where they are free. LOCAL 0 is any that is free. It listens on 127.0.0.1 and ends with the attempt,
 with the right to enter the task, and with ctrl-c. Where tasks share the network
 of their machine, only the task's own ports are reached.";
 
@@ -61,6 +61,8 @@ pub struct PortForwardArgs {
 struct PortPair {
     local: u16,
     remote: u16,
+    /// Any other will do where the one here is taken, as it is beside the task itself.
+    or_any: bool,
 }
 
 fn parse_ports(text: &str) -> Result<PortPair, String> {
@@ -69,7 +71,7 @@ fn parse_ports(text: &str) -> Result<PortPair, String> {
     let number = |text: &str| text.parse::<u16>().map_err(|_| allowed());
     match (number(local)?, number(remote)?) {
         (_, 0) => Err(allowed()),
-        (local, remote) => Ok(PortPair { local, remote }),
+        (local, remote) => Ok(PortPair { local, remote, or_any: false }),
     }
 }
 
@@ -117,7 +119,11 @@ impl PortForwardArgs {
                 next: format!("name the port it listens on: cell port-forward {} PORT", task.name),
             });
         }
-        Ok(task.ports.iter().map(|port| PortPair { local: *port, remote: *port }).collect())
+        Ok(task
+            .ports
+            .iter()
+            .map(|port| PortPair { local: *port, remote: *port, or_any: true })
+            .collect())
     }
 }
 
@@ -184,10 +190,13 @@ struct Forwarding {
 impl Forwarding {
     async fn listen(
         &mut self,
-        PortPair { local, remote }: PortPair,
+        PortPair { local, remote, or_any }: PortPair,
         ended: &mpsc::Sender<Failure>,
     ) -> Result<(), Failure> {
-        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, local)).await;
+        let mut bound = TcpListener::bind((Ipv4Addr::LOCALHOST, local)).await;
+        if bound.is_err() && or_any {
+            bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        }
         let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = bound.map_err(|error| Failure::Operation {
             message: format!("cannot listen on 127.0.0.1:{local}: {error}"),
@@ -287,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_port_has_the_same_number_here_unless_another_is_named() {
-        let pair = |local, remote| Ok(PortPair { local, remote });
+        let pair = |local, remote| Ok(PortPair { local, remote, or_any: false });
         assert_eq!(parse_ports("8080"), pair(8080, 8080));
         assert_eq!(parse_ports("80:8080"), pair(80, 8080));
         assert_eq!(parse_ports("0:8080"), pair(0, 8080));

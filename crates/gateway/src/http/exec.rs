@@ -1,7 +1,7 @@
-//! Sessions in tasks (commands, copies of files, connections to ports): authorised and audited here;
-//! from there on this replica only relays bytes between the caller and the agent of the task's
-//! machine. Backpressure holds: bytes that one side does not read are not read from the other; the
-//! buffers are small and fixed.
+//! Sessions in tasks (commands, copies of files, connections to ports): authorised and audited
+//! here; from there on this replica only relays bytes between the caller and the agent of the
+//! task's machine. Backpressure holds: bytes that one side does not read are not read from the
+//! other; the buffers are small and fixed.
 //!
 //! Any replica serves them. A follower first has its leader confirm that it is up to date, so it
 //! enters no attempt that is over and admits nobody whose right is gone; and a session goes on when
