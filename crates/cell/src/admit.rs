@@ -21,6 +21,7 @@ pub use package_digests::package_digests_are_valid;
 pub use program::has_command;
 pub use review::{FieldError, Review};
 
+use crate::alloc_pairing::AllocPairing;
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
 use crate::device::REMOVED_DEVICE;
 use crate::disruption::MAX_DISRUPTIONS;
@@ -444,7 +445,14 @@ fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
     let task = &spec.task;
     none("task.devices", task.devices.len() as u64, !task.devices.is_empty());
     none("task.named", task.named.len() as u64, !task.named.is_empty());
-    none("spread", spec.spread.len() as u64, !spec.spread.is_empty());
+    if spec.alloc_pairing == AllocPairing::Index && review.are_known(["alloc_pairing"]) {
+        review.ensure(spec.spread.is_empty(), || {
+            wrong("spread", Given::entries(spec.spread.len()), Allowed::SpreadOfAllocs)
+        });
+    }
+    let mut none = |field: &str, value: u64, is_there: bool| {
+        review.ensure(!is_there, || bad(field, value, Allowed::NoneInsideSet));
+    };
     let retained = spec.retain_disk.as_ref();
     none("retain_disk", retained.map_or(0, |retain| retain.bytes), retained.is_some());
 }
@@ -787,6 +795,14 @@ mod tests {
         check_inside(|s| s.task.ports = 2, "");
         check_inside(|s| s.task.devices = vec![gpu(1, 1000)], "task.devices");
         check_inside(|s| s.task.named = vec![amount("a", 1)], "task.named");
+        let apart = || vec![SpreadLimit { domain: crate::spec::Domain::Machine, limit: 1 }];
+        let inside = |s: &mut JobSpec| (s.alloc_set, s.spread) = (Some(key("ubar/set")), apart());
+        check(inside, "spread", "spread the alloc set");
+        let any = |s: &mut JobSpec| {
+            inside(s);
+            s.alloc_pairing = AllocPairing::Any;
+        };
+        check(any, "", "");
         check_inside(
             |s| s.retain_disk = Some(RetainDisk { bytes: 1, keep: Span(1), log_saver: None }),
             "retain_disk",

@@ -6,6 +6,7 @@
 //! resources; everything together is counted by logged reservations. An alloc is to its inner tasks
 //! what a machine is to the rest.
 
+use crate::constraint::Constraint;
 use crate::device::{Device, DeviceGrant, DeviceRequest};
 use crate::id::{MachineId, TaskId};
 use crate::isolation::{HostVolume, Volume};
@@ -59,7 +60,7 @@ pub fn infeasible_reason(
         .or_else(|| constraints(candidate.spec, row))
         .or_else(|| missing_host_volume(candidate.spec, row).map(InfeasibleReason::Volume))
         .or_else(|| crashed_here(state, candidate.task, machine))
-        .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
+        .or_else(|| alloc_member(state, candidate, machine, alloc))
         .or_else(|| spread(state, candidate, machine, row))
         .or_else(|| static_ports(candidate.spec, load))
         .or_else(|| dynamic_ports(candidate.spec, row, load))
@@ -87,8 +88,8 @@ fn under_pressure(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
 }
 
 fn constraints(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
-    let failing = |c: &crate::constraint::Constraint| c.is_hard() && !c.holds(&row.spec.attributes);
-    let position = spec.constraints.iter().position(failing)? as u32;
+    let fails = |c: &Constraint| c.is_hard() && !c.holds_on(&row.spec);
+    let position = spec.constraints.iter().position(fails)? as u32;
     Some(InfeasibleReason::Constraint { position })
 }
 
@@ -104,11 +105,11 @@ fn crashed_here(state: &State, task: &Task, machine: MachineId) -> Option<Infeas
 
 fn alloc_member(
     state: &State,
-    spec: &JobSpec,
+    candidate: &Candidate<'_>,
     machine: MachineId,
     alloc: Option<TaskId>,
 ) -> Option<InfeasibleReason> {
-    match (&spec.alloc_set, alloc) {
+    match (&candidate.spec.alloc_set, alloc) {
         (None, None) => None,
         (Some(set), Some(alloc)) => {
             let Some(row) = state.tasks().get(alloc) else {
@@ -119,7 +120,8 @@ fn alloc_member(
             let member = is_alloc
                 && state.job_named(set) == Some(row.job)
                 && row.machine() == Some(machine)
-                && row.state.holds_resources();
+                && row.state.holds_resources()
+                && candidate.spec.may_enter(state, candidate.task.index, alloc);
             (!member).then_some(InfeasibleReason::NoAllocHere)
         }
         _ => Some(InfeasibleReason::NoAllocHere),

@@ -16,6 +16,10 @@ pub enum LabelTerm {
     NotEquals(Token, String),
     Exists(Token),
     Absent(Token),
+    /// One of these values.
+    In(Token, Vec<String>),
+    /// Another value, or none.
+    NotIn(Token, Vec<String>),
 }
 
 /// True when every term holds; the empty selector selects everything.
@@ -26,5 +30,7 @@ pub fn selects(terms: &[LabelTerm], labels: &Labels) -> bool {
         LabelTerm::NotEquals(key, value) => labels.get(key) != Some(value),
         LabelTerm::Exists(key) => labels.contains_key(key),
         LabelTerm::Absent(key) => !labels.contains_key(key),
+        LabelTerm::In(key, values) => labels.get(key).is_some_and(|own| values.contains(own)),
+        LabelTerm::NotIn(key, values) => labels.get(key).is_none_or(|own| !values.contains(own)),
     })
 }

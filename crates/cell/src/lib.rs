@@ -8,6 +8,7 @@
 
 pub mod actor;
 pub mod admit;
+pub mod alloc_pairing;
 pub mod apply;
 pub mod blob;
 pub mod bounds;
@@ -36,6 +37,7 @@ pub mod label;
 pub mod load;
 pub mod log_saver;
 pub mod machine;
+pub mod machine_attributes;
 pub mod named;
 pub mod observed;
 pub mod overcommit_eviction;

@@ -8,6 +8,7 @@
 
 #[cfg(feature = "schema")]
 use crate::admit::{MAX_LOG_FILES, MAX_SPAN, MIN_LOG_FILE};
+use crate::alloc_pairing::AllocPairing;
 use crate::constraint::Constraint;
 use crate::dependency;
 use crate::device::DeviceRequest;
@@ -279,6 +280,9 @@ pub struct JobSpec {
     /// How many tasks the system may choose to disrupt over time, however few are down at once.
     /// `None`: no bound.
     pub disruptions: Option<DisruptionLimit>,
+    /// Of a job inside an alloc set: which of its tasks go into which alloc. Left out: by index.
+    #[serde(default)]
+    pub alloc_pairing: AllocPairing,
 }
 
 impl TaskSpec {
@@ -332,6 +336,7 @@ impl JobSpec {
             at_most_one: None,
             retain_disk: None,
             disruptions: None,
+            alloc_pairing: AllocPairing::default(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! Rejected: restarting everything for every change. Keeping a task running is worth a short list
 //! of rules.
 
+use crate::alloc_pairing::AllocPairing;
 use crate::constraint::Constraint;
 use crate::isolation::Volume;
 use crate::job::{ChangeClass, Job};
@@ -143,6 +144,9 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     }
     if old.constraints != new.constraints {
         list.push(in_place("constraints", constrains_more(&old.constraints, &new.constraints)));
+    }
+    if old.alloc_pairing != new.alloc_pairing {
+        list.push(in_place("alloc_pairing", new.alloc_pairing == AllocPairing::Index));
     }
     if old.spread != new.spread {
         list.push(in_place("spread", !new.spread.is_empty()));

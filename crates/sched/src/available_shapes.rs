@@ -137,6 +137,7 @@ fn empty_request(priority: Priority, constraints: Option<u32>) -> ClassRequest {
         constraints,
         packages: Vec::new(),
         alloc_set: None,
+        alloc_index: None,
         spread: Vec::new(),
         siblings: None,
         avoid: Vec::new(),

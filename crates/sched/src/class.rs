@@ -59,6 +59,8 @@ pub struct ClassRequest {
     pub packages: Vec<u32>,
     /// Runs inside allocs of this set. A set that does not exist is a set without allocs.
     pub alloc_set: Option<AllocSet>,
+    /// The task's index, where it decides which alloc of the set the task may enter.
+    pub alloc_index: Option<u32>,
     /// Hard spread limits, in the job's order.
     pub spread: Vec<SpreadLimit>,
     pub siblings: Option<Siblings>,

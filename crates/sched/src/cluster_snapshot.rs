@@ -284,6 +284,7 @@ impl ClusterSnapshot {
         list.map_or(&[], |list| self.constraints.constraints(list))
     }
 
+    /// What constraints see of the machine, apart from its name.
     #[must_use]
     pub fn attributes(&self, machine: MachineId) -> Option<&Attributes> {
         self.constraints.attributes(self.machines.profile[machine.slot()])

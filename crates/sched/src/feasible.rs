@@ -152,10 +152,11 @@ fn other_predicates_hold(snapshot: &ClusterSnapshot, class: &Class, m: usize) ->
 }
 
 /// Whether a task of a class inside an alloc set fits into `alloc` as things are.
-pub(crate) fn is_feasible_in(snapshot: &ClusterSnapshot, class: &Class, alloc: TaskId) -> bool {
-    let Some(row) = snapshot.allocs.get(&alloc) else { return false };
+pub(crate) fn is_feasible_in(snapshot: &ClusterSnapshot, class: &Class, alloc_id: TaskId) -> bool {
+    let Some(row) = snapshot.allocs.get(&alloc_id) else { return false };
     let m = row.machine.slot();
     class.request.alloc_set.is_some_and(|set| set.0 == Some(row.set))
+        && alloc::is_met(snapshot, class, alloc_id)
         && row.room.fits(&class.need)
         && snapshot.machines.status[m] >= class.min_status
         && task_limit::free_task_slots(snapshot, m) > 0

@@ -16,6 +16,8 @@ pub struct MachineShape {
     pub power_domains: u32,
     /// Each attribute with the values that machines get in turn.
     pub attributes: Vec<(Token, Vec<AttributeValue>)>,
+    /// Each label likewise.
+    pub labels: Vec<(Token, Vec<String>)>,
     /// The devices of every machine.
     pub devices: Vec<Device>,
 }
@@ -42,7 +44,13 @@ impl MachineShape {
             attributes: attributes
                 .filter_map(|(name, values)| Some((name.clone(), turn(values)?)))
                 .collect(),
-            labels: Default::default(),
+            labels: self
+                .labels
+                .iter()
+                .filter_map(|(name, values)| {
+                    Some((name.clone(), values.get(number as usize % values.len().max(1))?.clone()))
+                })
+                .collect(),
             rack: domain("rack", rack)?,
             power: domain("power", power)?,
             devices: self.devices.clone(),

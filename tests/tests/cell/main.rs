@@ -7,6 +7,7 @@ mod language;
 mod names;
 mod output_forms;
 mod package;
+mod placement;
 mod plan;
 mod public_traces;
 mod registry;

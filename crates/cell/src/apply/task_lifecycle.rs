@@ -8,6 +8,7 @@ use crate::fit;
 use crate::hold::Holds;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
+use crate::machine::Machine;
 use crate::reason::Reason;
 use crate::retry;
 use crate::spec::{JobKind, JobSpec};
@@ -331,11 +332,11 @@ impl Context<'_> {
         let Some(spec) = self.task_spec(task) else { return true };
         let may_go = |machine: MachineId| {
             let row = self.state.machines.get(machine).filter(|row| row.is_schedulable());
-            let allows =
-                |attributes| spec.constraints.iter().all(|c| !c.is_hard() || c.holds(attributes));
+            let allows = |row: &Machine| {
+                spec.constraints.iter().all(|c| !c.is_hard() || c.holds_on(&row.spec))
+            };
             let lends = |row| fit::missing_host_volume(&spec, row).is_none();
-            row.is_some_and(|row| allows(&row.spec.attributes) && lends(row))
-                && !task.avoids(machine, self.now)
+            row.is_some_and(|row| allows(row) && lends(row)) && !task.avoids(machine, self.now)
         };
         let Some(set) = &spec.alloc_set else {
             return self.state.machines.iter().any(|(machine, _)| may_go(machine));

@@ -1,8 +1,9 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
 //! draining, not under pressure unless the task is prod, satisfies every hard constraint, offers
-//! every volume, is none the task keeps crashing on, and has the devices the task asked for. The
-//! same holds for constraints and volumes when a task takes a new version where it is, and for all
-//! of it when room is reserved for a task on another machine.
+//! every volume, is in the alloc with its index if it pairs by index, is none the task keeps
+//! crashing on, and has the devices the task asked for. The same holds for constraints and volumes
+//! when a task takes a new version where it is, and for all of it when room is reserved for a task
+//! on another machine.
 //!
 //! An invariant of the step, not of the state: a machine's attributes may change later, and its
 //! tasks stay.
@@ -74,7 +75,7 @@ fn check_volumes(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine)
 
 fn check_constraints(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
     let mut hard = spec.constraints.iter().filter(|constraint| constraint.is_hard());
-    match hard.find(|constraint| !constraint.holds(&machine.spec.attributes)) {
+    match hard.find(|constraint| !constraint.holds_on(&machine.spec)) {
         Some(broken) => {
             let detail = format!("on {}, which breaks {broken:?}", machine.spec.name);
             Err(violation(NAME, step.after.task_name(id), detail))
@@ -92,6 +93,10 @@ fn check_place(step: &Step<'_>, id: TaskId, old: &Task, hold: &Hold, machine: &M
     }
     let spec = step.after.tasks.get(id).and_then(|row| step.after.spec_of(row));
     let prod = spec.is_some_and(|spec| spec.priority.is_prod());
+    let enters = |alloc| spec.is_some_and(|spec| spec.may_enter(step.after, old.index, alloc));
+    if let Some(alloc) = hold.alloc.filter(|alloc| !enters(*alloc)) {
+        return fail(format!("placed in {}, another's alloc", step.after.task_name(alloc)));
+    }
     if machine.accepts_only_prod() && !prod {
         return fail(format!("placed on {name}, which is short: {:?}", machine.resource_pressure));
     }

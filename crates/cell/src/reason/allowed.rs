@@ -217,6 +217,8 @@ pub enum Allowed {
         range: PortRange,
     },
     DevicesGranted,
+    /// Tasks that pair with allocs by index are where their allocs are.
+    SpreadOfAllocs,
 }
 
 impl Allowed {

@@ -118,6 +118,9 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::NoProgram => "none: an alloc runs no program",
         A::NoNesting => "none: alloc sets do not nest",
         A::NoPortsOfAlloc => "none: the tasks inside get ports from the machine",
+        A::SpreadOfAllocs => {
+            "none, because task i runs in alloc i: spread the alloc set, or say alloc_pairing any"
+        }
         A::NoneInsideSet => "none inside an alloc set: ask for it in the alloc set",
         A::PackageDigest => "64 digits 0-9 and a-f, as `cell package ls -o json` shows them",
         A::Program => "a program and its arguments, such as [\"sleep\", \"60\"]",

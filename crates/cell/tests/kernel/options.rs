@@ -3,6 +3,7 @@
 //! `cpu` counts cores (`500m` is half of one); `ram` and `disk` take `m` and `g`; times take `s`.
 
 use crate::build;
+use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::machine::MachineSpec;
@@ -180,6 +181,8 @@ impl<'a> Options<'a> {
         spec.gang |= self.text("gang").is_some();
         if let Some((user, set)) = self.text("in").and_then(|text| text.split_once('/')) {
             spec.alloc_set = Some(build::job_key(user, set));
+            let paired = self.text("paired").is_some();
+            spec.alloc_pairing = if paired { AllocPairing::Index } else { AllocPairing::Any };
         }
         Ok(())
     }

@@ -138,6 +138,7 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::NoNesting,
         Allowed::NoPortsOfAlloc,
         Allowed::NoneInsideSet,
+        Allowed::SpreadOfAllocs,
         Allowed::PackageDigest,
         Allowed::Program,
         Allowed::ProbeProgram,

@@ -90,6 +90,8 @@ fn pin_words(pins: &mut Pins) {
             LabelTerm::NotEquals(token("tier"), "back".into()),
             LabelTerm::Exists(token("tier")),
             LabelTerm::Absent(token("tier")),
+            LabelTerm::In(token("tier"), vec!["front".into(), "back".into()]),
+            LabelTerm::NotIn(token("tier"), vec!["back".into()]),
         ],
     );
 }

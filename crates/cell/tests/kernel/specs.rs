@@ -3,6 +3,7 @@
 
 use crate::build;
 use crate::draw::Draw;
+use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::isolation::{
@@ -89,6 +90,8 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
         2 | 3 => {
             let (user, set) = (draw.below(3), draw.below(5));
             spec.alloc_set = Some(build::job_key(&format!("u{user}"), &format!("j{set}")));
+            let any = spec.count > 2;
+            spec.alloc_pairing = if any { AllocPairing::Any } else { AllocPairing::Index };
             spec.task.limits = build::room(1, 1, 0);
             spec.retain_disk = None;
         }

@@ -213,6 +213,8 @@ pub fn render(machine: &MachineView) -> String {
         };
         (format!("device {number}"), device_text)
     }));
+    let labels = spec.labels.iter();
+    rows.extend(labels.map(|(name, value)| (format!("label {name}"), value.clone())));
     let attributes = spec.attributes.iter();
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();

@@ -35,6 +35,11 @@ pub struct VirtualArgs {
           requires = "machines")]
     attribute: Vec<Attribute>,
 
+    /// A label of virtual machines; several values are dealt out in turn; repeat it for more
+    #[arg(long, value_name = "NAME=VALUE[,VALUE]", value_parser = parse_label,
+          requires = "machines")]
+    label: Vec<Label>,
+
     /// Devices of each virtual machine, such as gpu:a100:4; repeat it for more
     #[arg(long, value_name = "KIND:MODEL[:N]", value_parser = parse_devices, requires = "machines")]
     device: Vec<Devices>,
@@ -61,6 +66,9 @@ pub struct VirtualArgs {
 struct Attribute(Token, Vec<AttributeValue>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+struct Label(Token, Vec<String>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Devices(Vec<Device>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +82,7 @@ impl VirtualArgs {
             racks: None,
             power_domains: None,
             attribute: Vec::new(),
+            label: Vec::new(),
             device: Vec::new(),
             usage: Percents(20, 70),
             fail_after: None,
@@ -91,6 +100,7 @@ impl VirtualArgs {
             attributes: attributes
                 .map(|attribute| (attribute.0.clone(), attribute.1.clone()))
                 .collect(),
+            labels: self.label.iter().map(|label| (label.0.clone(), label.1.clone())).collect(),
             devices: self.device.iter().flat_map(|devices| devices.0.clone()).collect(),
         }
     }
@@ -115,6 +125,13 @@ fn parse_attribute(text: &str) -> Result<Attribute, String> {
         Err(_) => AttributeValue::Text(text.to_owned()),
     };
     Ok(Attribute(name, values.split(',').map(value).collect()))
+}
+
+/// `zone=a,b`.
+fn parse_label(text: &str) -> Result<Label, String> {
+    let (name, values) = text.split_once('=').ok_or("allowed: NAME=VALUE, such as zone=a")?;
+    let name = Token::new(name).map_err(|error| error.to_string())?;
+    Ok(Label(name, values.split(',').map(str::to_owned).collect()))
 }
 
 /// `gpu:a100:4`.
@@ -148,6 +165,9 @@ mod tests {
         let name = |text: &str| Token::new(text).unwrap();
         let arch = Attribute(name("arch"), vec![text("x86_64"), AttributeValue::Integer(2)]);
         assert_eq!(parse_attribute("arch=x86_64,2"), Ok(arch));
+        let zones = Label(name("zone"), vec!["a".to_owned(), "2".to_owned()]);
+        assert_eq!(parse_label("zone=a,2"), Ok(zones));
+        assert!(parse_label("zone").is_err());
         assert!(parse_attribute("arch").is_err() && parse_attribute("a b=1").is_err());
         let gpu = Device { kind: name("gpu"), model: name("a100") };
         assert_eq!(parse_devices("gpu:a100:2"), Ok(Devices(vec![gpu.clone(); 2])));

@@ -50,18 +50,24 @@ impl Call {
     }
 }
 
-/// `a=b,c!=d,e,!f`.
+/// `a=b,c!=d,e,!f,g in (h,i),j not in (k)`.
 pub(super) fn parse_selector(text: &str) -> Result<Vec<LabelTerm>, ApiError> {
-    const ALLOWED: &str = "terms a=b, a!=b, a or !a, separated by commas";
+    const ALLOWED: &str =
+        "terms a=b, a!=b, a, !a, a in (b, c) or a not in (b, c), separated by commas";
     let bad = |term: &str| ApiError::parameter("selector", term, ALLOWED);
     let key = |term: &str, text: &str| Token::new(text.trim()).map_err(|_| bad(term));
-    let terms: Vec<&str> = text.split(',').collect();
+    let terms = split_terms(text);
     if terms.len() > MAX_TERMS {
         let allowed = format!("at most {MAX_TERMS} terms");
         return Err(ApiError::parameter("selector", text, &allowed));
     }
     let term = |term: &str| {
         let term = term.trim();
+        if let Some((name, is_in, values)) = list_term(term) {
+            let values = values.ok_or_else(|| bad(term))?;
+            let kind = if is_in { LabelTerm::In } else { LabelTerm::NotIn };
+            return Ok(kind(key(term, name)?, values));
+        }
         if let Some((name, value)) = term.split_once("!=") {
             return Ok(LabelTerm::NotEquals(key(term, name)?, value.trim().to_owned()));
         }
@@ -75,6 +81,34 @@ pub(super) fn parse_selector(text: &str) -> Result<Vec<LabelTerm>, ApiError> {
         }
     };
     terms.into_iter().map(term).collect()
+}
+
+/// Splits at commas outside brackets.
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|c: char| {
+        inside = c == '(' || inside && c != ')';
+        c == ',' && !inside
+    })
+    .collect()
+}
+
+/// The parts of `a in (b, c)` and `a not in (b, c)`: the key, whether it is the first form, and the
+/// values, which are missing where the list does not read.
+fn list_term(term: &str) -> Option<(&str, bool, Option<Vec<String>>)> {
+    let (name, list) = term.split_once(" in ").or_else(|| {
+        let (name, list) = term.split_once(" in(")?;
+        Some((name, &term[term.len() - list.len() - 1..]))
+    })?;
+    let list = list.trim().strip_prefix('(')?;
+    let values = list
+        .strip_suffix(')')
+        .map(|list| list.split(',').map(|value| value.trim().to_owned()).collect::<Vec<String>>());
+    let values = values.filter(|values| values.iter().all(|value| !value.is_empty()));
+    match name.trim().strip_suffix(" not") {
+        Some(name) => Some((name.trim(), false, values)),
+        None => Some((name.trim(), true, values)),
+    }
 }
 
 #[cfg(test)]
@@ -92,7 +126,15 @@ mod tests {
             LabelTerm::Absent(token("spot")),
         ];
         assert_eq!(terms, expected);
-        for bad in ["", "a=b,", "=b", "!", "a b"] {
+        let list = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
+        let terms = parse_selector("tier in (web, db),zone not in(a),gpu").unwrap();
+        let expected = [
+            LabelTerm::In(token("tier"), list(&["web", "db"])),
+            LabelTerm::NotIn(token("zone"), list(&["a"])),
+            LabelTerm::Exists(token("gpu")),
+        ];
+        assert_eq!(terms, expected);
+        for bad in ["", "a=b,", "=b", "!", "a b", "a in", "a in ()", "a in (b", "a in (b,)"] {
             assert!(parse_selector(bad).is_err(), "{bad:?}");
         }
     }

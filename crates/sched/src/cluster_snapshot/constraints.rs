@@ -6,10 +6,14 @@
 //! attribute; ten thousand machines with two kernels cost two regular expressions, not ten
 //! thousand. A host volume may be granted by any of its ancestor directories, so results are not
 //! kept for single volumes.
+//!
+//! The name of a machine is not part of its profile, or every machine would have one of its own.
+//! Requirements that name machines are rare; they alone are evaluated machine by machine.
 
 use super::intern::Interner;
 use cellwright_cell::constraint::{AttributeValue, Attributes, Constraint, Strength};
 use cellwright_cell::isolation::{HostVolume, Volume};
+use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::spec::JobSpec;
 use std::collections::BTreeMap;
 
@@ -37,6 +41,10 @@ impl MachineRequirements {
         }
         Some(MachineRequirements { constraints: spec.constraints.clone(), host_volumes })
     }
+
+    fn names_machine(&self) -> bool {
+        self.constraints.iter().any(Constraint::names_machine)
+    }
 }
 
 /// The result of evaluating requirements against one attribute profile.
@@ -56,6 +64,10 @@ pub(crate) struct ConstraintTable {
     profiles: Interner<Attributes>,
     /// By requirements, then profile.
     results: Vec<Vec<RequirementsResult>>,
+    /// By requirements, then machine slot; empty for requirements that name no machine.
+    results_by_machine: Vec<Vec<RequirementsResult>>,
+    /// Profile and name, by machine slot.
+    machines: Vec<(u32, Option<AttributeValue>)>,
     /// Results by constraint and value of its attribute.
     memo: BTreeMap<(Constraint, Option<AttributeValue>), bool>,
 }
@@ -65,28 +77,80 @@ impl ConstraintTable {
         let id = self.requirements.intern(list);
         if id as usize == self.results.len() {
             let profiles = self.profiles.items().to_vec();
-            let row = profiles.iter().map(|p| self.evaluate(list, p)).collect();
+            let row = profiles.iter().map(|p| self.evaluate(list, p, None)).collect();
             self.results.push(row);
+            self.results_by_machine.push(Vec::new());
+            if list.names_machine() {
+                let slots = 0..self.machines.len();
+                self.results_by_machine[id as usize] =
+                    slots.map(|m| self.evaluate_on(list, m)).collect();
+            }
         }
         id
     }
 
-    pub fn intern_profile(&mut self, attributes: &Attributes) -> u32 {
+    /// Takes the machine in slot `m` in, or what has changed of it; returns its profile.
+    pub fn put_machine(&mut self, m: usize, spec: &MachineSpec) -> u32 {
+        let profile = self.intern_profile(&spec.shared_attributes());
+        if self.machines.len() <= m {
+            self.machines.resize(m + 1, (profile, None));
+        }
+        self.machines[m] = (profile, Some(AttributeValue::Text(spec.name.to_string())));
+        for list in 0..self.results_by_machine.len() {
+            if !self.requirements.items()[list].names_machine() {
+                continue;
+            }
+            let requirements = self.requirements.items()[list].clone();
+            // Slots in between have no machine yet; they are evaluated when one comes.
+            for slot in self.results_by_machine[list].len()..=m {
+                let result = self.evaluate_on(&requirements, slot);
+                self.results_by_machine[list].push(result);
+            }
+            self.results_by_machine[list][m] = self.evaluate_on(&requirements, m);
+        }
+        profile
+    }
+
+    fn evaluate_on(&mut self, list: &MachineRequirements, m: usize) -> RequirementsResult {
+        let (profile, name) = self.machines[m].clone();
+        let attributes = self.profiles.get(profile).cloned().unwrap_or_default();
+        self.evaluate(list, &attributes, name.as_ref())
+    }
+
+    /// What the constraint meets on the machine in slot `m`.
+    pub fn value(&self, constraint: &Constraint, m: usize) -> Option<&AttributeValue> {
+        let (profile, name) = self.machines.get(m)?;
+        if constraint.names_machine() {
+            return name.as_ref();
+        }
+        self.profiles.get(*profile)?.get(&constraint.attribute)
+    }
+
+    /// Whether the requirements tell machines apart by their names.
+    pub fn names_machine(&self, list: u32) -> bool {
+        self.requirements.get(list).is_some_and(MachineRequirements::names_machine)
+    }
+
+    fn intern_profile(&mut self, attributes: &Attributes) -> u32 {
         let known = self.profiles.len();
         let id = self.profiles.intern(attributes);
         if id as usize == known {
             for list in 0..self.results.len() {
                 let requirements = self.requirements.items()[list].clone();
-                let result = self.evaluate(&requirements, attributes);
+                let result = self.evaluate(&requirements, attributes, None);
                 self.results[list].push(result);
             }
         }
         id
     }
 
+    /// The result on the machine in slot `m`, which has this profile.
     #[inline]
-    pub fn result(&self, list: u32, profile: u32) -> RequirementsResult {
-        self.results[list as usize][profile as usize]
+    pub fn result(&self, list: u32, profile: u32, m: usize) -> RequirementsResult {
+        match self.results_by_machine[list as usize].as_slice() {
+            [] => self.results[list as usize][profile as usize],
+            by_machine => by_machine[m],
+        }
     }
 
     pub fn constraints(&self, list: u32) -> &[Constraint] {
@@ -105,10 +169,13 @@ impl ConstraintTable {
         &mut self,
         requirements: &MachineRequirements,
         attributes: &Attributes,
+        name: Option<&AttributeValue>,
     ) -> RequirementsResult {
         let mut result = RequirementsResult { first_failing: NONE_FAILING, missed_weight: 0 };
         for (position, constraint) in requirements.constraints.iter().enumerate() {
-            if self.is_satisfied(constraint, attributes) {
+            let own = attributes.get(&constraint.attribute);
+            let value = if constraint.names_machine() { name } else { own };
+            if self.is_satisfied(constraint, value) {
                 continue;
             }
             match constraint.strength {
@@ -127,13 +194,15 @@ impl ConstraintTable {
         result
     }
 
-    fn is_satisfied(&mut self, constraint: &Constraint, attributes: &Attributes) -> bool {
-        let value = attributes.get(&constraint.attribute).cloned();
-        let key = (constraint.clone(), value);
+    fn is_satisfied(&mut self, constraint: &Constraint, value: Option<&AttributeValue>) -> bool {
+        if constraint.names_machine() {
+            return constraint.holds(value);
+        }
+        let key = (constraint.clone(), value.cloned());
         if let Some(known) = self.memo.get(&key) {
             return *known;
         }
-        let holds = constraint.holds(attributes);
+        let holds = constraint.holds(value);
         self.memo.insert(key, holds);
         holds
     }

@@ -245,7 +245,7 @@ impl ClusterSnapshot {
         let empty = Room::of(spec.capacity.to_array());
         self.machines.room_without_band.iter_mut().for_each(|rooms| rooms[m] = empty);
         self.machines.retained_disk[m] = info.retained_disk;
-        self.machines.profile[m] = self.constraints.intern_profile(&spec.attributes);
+        self.machines.profile[m] = self.constraints.put_machine(m, spec);
         self.machines.rack[m] = self.machines.intern_domain(&spec.rack);
         self.machines.power[m] = self.machines.intern_domain(&spec.power);
         self.machines.ports[m] = Ports { range: spec.ports, used: Vec::new(), used_in_range: 0 };

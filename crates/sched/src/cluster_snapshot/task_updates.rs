@@ -174,14 +174,18 @@ impl ClusterSnapshot {
         avoid: &[MachineId],
     ) -> ClassId {
         let limits = spec.limits_of(index);
-        let usual = avoid.is_empty() && limits == spec.task.limits && reservation == limits;
+        let alloc_index = spec.paired_index(index);
+        let usual = avoid.is_empty()
+            && limits == spec.task.limits
+            && reservation == limits
+            && alloc_index.is_none();
         let known = self.job(job).and_then(|row| {
             row.plain_classes.iter().find(|(v, _)| *v == version).map(|(_, class)| *class)
         });
         if let (true, Some(class)) = (usual, known) {
             return class;
         }
-        let request = self.request(job, spec, limits, reservation, avoid);
+        let request = self.request(job, spec, (limits, reservation), alloc_index, avoid);
         let class = self.classes.intern(request);
         if usual && let Some(row) = &mut self.jobs[job.slot()] {
             row.plain_classes.push((version, class));
@@ -193,8 +197,8 @@ impl ClusterSnapshot {
         &mut self,
         job: JobId,
         spec: &JobSpec,
-        limits: Resources,
-        reservation: Resources,
+        (limits, reservation): (Resources, Resources),
+        alloc_index: Option<u32>,
         avoid: &[MachineId],
     ) -> ClassRequest {
         let mut packages: Vec<u32> =
@@ -218,6 +222,7 @@ impl ClusterSnapshot {
                 .alloc_set
                 .as_ref()
                 .map(|_| AllocSet(self.job(job).and_then(|row| row.alloc_set))),
+            alloc_index,
             spread: spec.spread.clone(),
             siblings: siblings(job, spec),
             avoid,
@@ -225,13 +230,14 @@ impl ClusterSnapshot {
     }
 }
 
-/// Tasks of a job affect each other's placement when it has spread limits, or when it is a prod
-/// service of several tasks, which are preferably not all lost with one machine.
+/// Tasks of a job affect each other's placement when it has spread limits, or when it is a service
+/// of several tasks, which are preferably not all lost with one machine. A service is what somebody
+/// waits for or what is started again whenever it ends, whatever its priority; the tasks of a batch
+/// job each do their part and are run again where they are lost.
 fn siblings(job: JobId, spec: &JobSpec) -> Option<Siblings> {
     let strict = !spec.spread.is_empty();
-    let service =
-        spec.count > 1 && spec.priority.is_prod() && spec.appclass == AppClass::LatencySensitive;
-    (strict || service).then_some(Siblings { job, count: spec.count, strict })
+    let service = spec.appclass == AppClass::LatencySensitive || spec.restart.restart_on_success;
+    (strict || service && spec.count > 1).then_some(Siblings { job, count: spec.count, strict })
 }
 
 /// Moves of tasks between the queue and machines.

@@ -27,9 +27,10 @@ pub(super) struct PreparedClass<'a> {
     pub holders: &'a HolderIndex,
     /// The class without its constraints and without room, which are evaluated faster here.
     bare_class: Class,
-    /// By attribute profile: the hard constraints that fail, then the volumes that are not granted,
-    /// as bits by position.
+    /// By attribute profile, or by machine slot where a constraint names machines: the hard
+    /// constraints that fail, then the volumes that are not granted, as bits by position.
     masks: Vec<u128>,
+    masks_by_machine: bool,
     /// Constraints of the class, hard and soft: where the positions of volumes begin.
     constraints: u32,
     /// For classes inside an alloc set: its allocs by machine, sorted.
@@ -121,6 +122,7 @@ impl<'a> PreparedClass<'a> {
         });
         let list = class.request.constraints;
         let masks = list.map_or(vec![], |list| failing_masks(snapshot, list));
+        let masks_by_machine = list.is_some_and(|list| snapshot.constraints.names_machine(list));
         let constraints =
             list.map_or(0, |list| snapshot.constraints.constraints(list).len()) as u32;
         let set = class.request.alloc_set.and_then(|set| set.0);
@@ -128,7 +130,16 @@ impl<'a> PreparedClass<'a> {
         let mut allocs: Vec<(MachineId, TaskId)> =
             placed.iter().filter_map(|a| Some((snapshot.allocs.get(a)?.machine, *a))).collect();
         allocs.sort_unstable();
-        PreparedClass { snapshot, class, holders, bare_class, masks, constraints, allocs }
+        PreparedClass {
+            snapshot,
+            class,
+            holders,
+            bare_class,
+            masks,
+            masks_by_machine,
+            constraints,
+            allocs,
+        }
     }
 
     /// What a bit of [`TargetEvaluation::constraints`] stands for.
@@ -183,7 +194,8 @@ impl<'a> PreparedClass<'a> {
             evaluation.room_dimensions |= u8::from(is_short) << d;
         }
         if !self.masks.is_empty() {
-            evaluation.constraints = self.masks[self.snapshot.machines.profile[m] as usize];
+            let profile = self.snapshot.machines.profile[m] as usize;
+            evaluation.constraints = self.masks[if self.masks_by_machine { m } else { profile }];
         }
         if self.bare_class.is_plain {
             match self.snapshot.machines.status[m] {
@@ -274,25 +286,26 @@ fn named_fit_empty(snapshot: &ClusterSnapshot, request: &ClassRequest, m: usize)
     })
 }
 
-/// For every attribute profile, which hard constraints of the requirements fail, and which volumes
-/// are not granted: at most [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are
-/// bits for all. Each constraint is evaluated once per distinct value of its attribute.
+/// For every attribute profile, or every machine slot where a constraint names machines, which
+/// hard constraints of the requirements fail, and which volumes are not granted: at most
+/// [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are bits for all. Each
+/// constraint is evaluated once per distinct value of its attribute.
 fn failing_masks(snapshot: &ClusterSnapshot, list: u32) -> Vec<u128> {
     let constraints = snapshot.constraints.constraints(list);
     let host_volumes = snapshot.constraints.host_volumes(list);
     let mut known: Vec<BTreeMap<Option<&AttributeValue>, bool>> =
         vec![BTreeMap::new(); constraints.len()];
-    let profile_mask = |profile: u32| {
-        if snapshot.constraints.result(list, profile).first_failing == NONE_FAILING {
+    let mut mask_of = |profile: u32, m: usize| {
+        if snapshot.constraints.result(list, profile, m).first_failing == NONE_FAILING {
             return 0;
         }
         let Some(attributes) = snapshot.constraints.attributes(profile) else { return 0 };
         let mut mask = 0u128;
         for (position, constraint) in constraints.iter().enumerate() {
             if constraint.is_hard() {
-                let value = attributes.get(&constraint.attribute);
+                let value = snapshot.constraints.value(constraint, m);
                 let holds =
-                    *known[position].entry(value).or_insert_with(|| constraint.holds(attributes));
+                    *known[position].entry(value).or_insert_with(|| constraint.holds(value));
                 mask |= u128::from(!holds) << position;
             }
         }
@@ -301,6 +314,16 @@ fn failing_masks(snapshot: &ClusterSnapshot, list: u32) -> Vec<u128> {
         }
         mask
     };
-    let profiles = snapshot.machines.profile.iter().max().map_or(0, |last| last + 1);
-    (0..profiles).map(profile_mask).collect()
+    let profiles = &snapshot.machines.profile;
+    if snapshot.constraints.names_machine(list) {
+        return profiles.iter().enumerate().map(|(m, profile)| mask_of(*profile, m)).collect();
+    }
+    // Any machine with the profile stands for all of them; profiles without one are never asked
+    // for.
+    let last = profiles.iter().max().map_or(0, |last| last + 1);
+    let mut masks: Vec<Option<u128>> = vec![None; last as usize];
+    for (m, profile) in profiles.iter().enumerate() {
+        masks[*profile as usize].get_or_insert_with(|| mask_of(*profile, m));
+    }
+    masks.into_iter().map(Option::unwrap_or_default).collect()
 }

@@ -17,7 +17,8 @@ pub(super) fn infeasible_reasons(
     let Some(attributes) = snapshot.attributes(target.machine) else { return };
     let constraints = snapshot.constraints.constraints(list).iter().enumerate();
     for (position, constraint) in constraints {
-        if constraint.is_hard() && !constraint.holds(attributes) {
+        let value = snapshot.constraints.value(constraint, target.machine.slot());
+        if constraint.is_hard() && !constraint.holds(value) {
             out.push(InfeasibleReason::Constraint { position: position as u32 });
         }
     }
@@ -32,7 +33,7 @@ pub(super) fn infeasible_reasons(
 #[inline]
 pub(super) fn is_met(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     class.request.constraints.is_none_or(|list| {
-        snapshot.constraints.result(list, snapshot.machines.profile[m]).first_failing
+        snapshot.constraints.result(list, snapshot.machines.profile[m], m).first_failing
             == NONE_FAILING
     })
 }

@@ -300,6 +300,7 @@ mod tests {
             constraints: None,
             packages: Vec::new(),
             alloc_set: None,
+            alloc_index: None,
             spread: Vec::new(),
             siblings: None,
             avoid: Vec::new(),

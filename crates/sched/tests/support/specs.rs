@@ -1,5 +1,6 @@
 //! Random machines and jobs, small enough that everything is short of something.
 
+use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::device::{Device, DeviceRequest, WHOLE_DEVICE};
 use cellwright_cell::isolation::{
@@ -83,7 +84,11 @@ pub fn machine(rng: &mut TestRng, name: &str) -> MachineSpec {
         name: Name::new(name).unwrap(),
         capacity: Resources::new(size, size + rng.below(40), 100, 100),
         attributes,
-        labels: BTreeMap::new(),
+        labels: if rng.one_in(2) {
+            BTreeMap::from([(token("team"), rng.pick(&["search", "ads"]).to_owned())])
+        } else {
+            BTreeMap::new()
+        },
         rack: (!rng.one_in(4)).then(|| token(rng.pick(&["r1", "r2", "r3"]))),
         power: (!rng.one_in(4)).then(|| token(rng.pick(&["p1", "p2"]))),
         devices,
@@ -106,6 +111,9 @@ pub fn limits(rng: &mut TestRng, small: bool) -> Resources {
 fn constraints(rng: &mut TestRng) -> Vec<Constraint> {
     let operators = [
         (token("kernel"), Operator::VersionAtLeast("6.9".into())),
+        (token("team"), Operator::NotEqual(AttributeValue::Text("ads".into()))),
+        (token("rack"), Operator::In(vec![AttributeValue::Text("r1".into())])),
+        (token("machine"), Operator::Matches("m[1-9]*[13579]".into())),
         (token("kernel"), Operator::Matches("6\\.1.*".into())),
         (token("kernel"), Operator::Exists),
         (token("disks"), Operator::Greater(1)),
@@ -194,12 +202,18 @@ pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobS
     let count = rng.below(6) as u32 + 1;
     let priority = rng.pick(&[0, 0, 50, 90, 100, 120, 150, 199, 200, 200, 250, 300]);
     let plain = plain(name, count, priority, limits);
+    let alloc_pairing = rng.pick(&[AllocPairing::Index, AllocPairing::Any]);
     let mut spec = JobSpec {
         kind,
         appclass: rng.pick(&[AppClass::LatencySensitive, AppClass::Batch]),
         task: task(rng, limits, asks_for_room_alone),
         constraints: if rng.one_in(3) { constraints(rng) } else { Vec::new() },
-        spread: if !inside && rng.one_in(4) { spread(rng) } else { Vec::new() },
+        alloc_pairing,
+        spread: if (!inside || alloc_pairing == AllocPairing::Any) && rng.one_in(4) {
+            spread(rng)
+        } else {
+            Vec::new()
+        },
         alloc_set: inside.then(|| rng.pick(&own).clone()),
         gang: rng.one_in(6),
         max_down: rng.one_in(3).then(|| rng.below(4) as u32),

@@ -153,6 +153,8 @@ impl Context<'_> {
             && (old.constraints == new.constraints || constraints_hold(new, row))
             && (old.task.isolation.volumes == new.task.isolation.volumes
                 || fit::missing_host_volume(new, row).is_none())
+            && (old.alloc_pairing == new.alloc_pairing
+                || task.alloc().is_none_or(|alloc| new.may_enter(self.state, task.index, alloc)))
             && (old.spread == new.spread || self.spread_holds(task, new, machine, row))
             && self.inner_fits(id, task, old, new)
     }
@@ -211,5 +213,5 @@ fn named_no_worse(state: &State, before: &HeldSums, after: &HeldSums, machine: M
 }
 
 fn constraints_hold(spec: &JobSpec, row: &Machine) -> bool {
-    spec.constraints.iter().filter(|c| c.is_hard()).all(|c| c.holds(&row.spec.attributes))
+    spec.constraints.iter().filter(|c| c.is_hard()).all(|c| c.holds_on(&row.spec))
 }
