@@ -1,11 +1,11 @@
 //! What constraints see of a machine (B4): its attributes, its labels as texts, and under the names
 //! `machine`, `rack` and `power` which machine it is and what it fails with.
 //!
-//! There is one way to ask, so that a job need not know whether an operator wrote a property down as
-//! a label or as an attribute. Where both exist under one name, the attribute is meant; the three
-//! names of places cannot be taken by either as long as the place itself is known. Rejected: fields
-//! of their own in constraints (`label`, `rack`), which would be as many kinds of constraints with
-//! the same operators.
+//! There is one way to ask, so that a job need not know whether an operator wrote a property down
+//! as a label or as an attribute. Where both exist under one name, the attribute is meant; the
+//! three names of places cannot be taken by either as long as the place itself is known. Rejected:
+//! fields of their own in constraints (`label`, `rack`), which would be as many kinds of
+//! constraints with the same operators.
 
 use crate::constraint::{AttributeValue, Attributes, Constraint};
 use crate::isolation::HOST_VOLUME_PREFIX;

@@ -1,6 +1,6 @@
 //! Where tasks go on a running cell of virtual machines: services are spread before their packages
-//! count, jobs inside an alloc set pair with its allocs, and constraints name machines, racks, power
-//! domains and labels.
+//! count, jobs inside an alloc set pair with its allocs, and constraints name machines, racks,
+//! power domains and labels.
 
 use crate::support::{Folder, Running, cell, json, stdout_of, text};
 use crate::{wait_for, wait_machines};
@@ -147,25 +147,23 @@ fn constraints_name_machines_racks_power_domains_and_labels() {
     let label = shown.lines().find(|line| line.contains("label zone")).unwrap_or_default();
     assert!(label.ends_with(" b"), "{shown}");
 
-    let texts =
-        |values: &[&str]| -> Value { values.iter().map(|text| value!({ "text": text })).collect() };
     let place = |name: &str, attribute: &str, operator: Value| {
         let mut spec = job(name, 2, 100);
         spec["constraints"] = constraint(attribute, operator);
         cell.run(&spec);
         cell.places(name)
     };
-    let on = place("named", "machine", value!({ "in": texts(&["dev-3", "dev-5"]) }));
+    let on = place("named", "machine", value!({ "in": ["dev-3", "dev-5"] }));
     assert!(on.iter().all(|m| ["dev-3", "dev-5"].contains(&m["name"].as_str().unwrap())));
-    let on = place("racked", "rack", value!({ "not_in": texts(&["rack-0", "rack-1"]) }));
+    let on = place("racked", "rack", value!({ "not_in": ["rack-0", "rack-1"] }));
     assert_eq!(domains(&on, "rack"), BTreeSet::from(["rack-2".to_owned()]));
-    let on = place("fed", "power", value!({ "equal": { "text": "power-1" } }));
+    let on = place("fed", "power", value!({ "equal": "power-1" }));
     assert_eq!(domains(&on, "power"), BTreeSet::from(["power-1".to_owned()]));
-    let on = place("zoned", "zone", value!({ "equal": { "text": "b" } }));
+    let on = place("zoned", "zone", value!({ "equal": "b" }));
     assert!(on.iter().all(|machine| machine["spec"]["labels"]["zone"] == "b"));
 
     let mut nowhere = job("nowhere", 1, 100);
-    nowhere["constraints"] = constraint("machine", value!({ "equal": { "text": "dev-99" } }));
+    nowhere["constraints"] = constraint("machine", value!({ "equal": "dev-99" }));
     let file = cell.file(&nowhere);
     stdout_of(&cell.args(&["run", &file]));
     let why = json(&cell.args(&["explain", "nowhere/0", "-o", "json"]));

@@ -1,8 +1,9 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
 //! draining, not under pressure unless the task is prod, satisfies every hard constraint, offers
-//! every volume, is in the alloc with its index if it pairs by index, is none the task keeps crashing on, and has the devices the task asked for. The
-//! same holds for constraints and volumes when a task takes a new version where it is, and for all
-//! of it when room is reserved for a task on another machine.
+//! every volume, is in the alloc with its index if it pairs by index, is none the task keeps
+//! crashing on, and has the devices the task asked for. The same holds for constraints and volumes
+//! when a task takes a new version where it is, and for all of it when room is reserved for a task
+//! on another machine.
 //!
 //! An invariant of the step, not of the state: a machine's attributes may change later, and its
 //! tasks stay.

@@ -3,6 +3,7 @@
 
 use super::testing::{Cell, all, job, key, machine, name};
 use super::*;
+use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::command::{Done, EvictCause};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::ephemeral;
@@ -224,7 +225,8 @@ fn drained_alloc(inner: JobSpec) -> Cell {
     let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 3) };
     set.task.limits = all(60);
     cell.submit(&set);
-    cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
+    let alloc_pairing = AllocPairing::Any;
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), alloc_pairing, ..inner });
     cell.place_and_start();
     assert_eq!((cell.missing_tasks("set"), cell.missing_tasks("jfoo")), (0, 0));
     let together = (0..4).all(|index| cell.task("jfoo", index).machine() == Some(MachineId(0)));
@@ -259,7 +261,8 @@ fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
     let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 1) };
     set.task.limits = all(60);
     cell.submit(&set);
-    cell.submit(&JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..job("jfoo", 4) });
+    let inner = JobSpec { alloc_pairing: AllocPairing::Any, ..job("jfoo", 4) };
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..inner });
     cell.place_and_start();
     cell.ok(drain(0));
     run(&mut cell, &[("jfoo", 1)]);

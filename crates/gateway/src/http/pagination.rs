@@ -86,7 +86,7 @@ pub(super) fn parse_selector(text: &str) -> Result<Vec<LabelTerm>, ApiError> {
 /// Splits at commas outside brackets.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut inside = false;
-    text.split(|c| {
+    text.split(|c: char| {
         inside = c == '(' || inside && c != ')';
         c == ',' && !inside
     })

@@ -286,9 +286,10 @@ fn named_fit_empty(snapshot: &ClusterSnapshot, request: &ClassRequest, m: usize)
     })
 }
 
-/// For every attribute profile, or every machine slot where a constraint names machines, which hard
-/// constraints of the requirements fail, and which volumes are not granted: at most [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are
-/// bits for all. Each constraint is evaluated once per distinct value of its attribute.
+/// For every attribute profile, or every machine slot where a constraint names machines, which
+/// hard constraints of the requirements fail, and which volumes are not granted: at most
+/// [`MAX_LIST`](cellwright_cell::spec::MAX_LIST) of each, so there are bits for all. Each
+/// constraint is evaluated once per distinct value of its attribute.
 fn failing_masks(snapshot: &ClusterSnapshot, list: u32) -> Vec<u128> {
     let constraints = snapshot.constraints.constraints(list);
     let host_volumes = snapshot.constraints.host_volumes(list);
@@ -317,7 +318,8 @@ fn failing_masks(snapshot: &ClusterSnapshot, list: u32) -> Vec<u128> {
     if snapshot.constraints.names_machine(list) {
         return profiles.iter().enumerate().map(|(m, profile)| mask_of(*profile, m)).collect();
     }
-    // Any machine with the profile stands for all of them; profiles without one are never asked for.
+    // Any machine with the profile stands for all of them; profiles without one are never asked
+    // for.
     let last = profiles.iter().max().map_or(0, |last| last + 1);
     let mut masks: Vec<Option<u128>> = vec![None; last as usize];
     for (m, profile) in profiles.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Package locality (B34): most of a start is spent on fetching and installing packages, so a machine
-//! that has them is preferred. What counts is the time that the task would wait: the bytes that are
-//! missing, over the rate at which a machine takes packages in. A package that is there in less than
-//! a second counts as nothing, so a program of a few kilobytes decides nothing.
+//! Package locality (B34): most of a start is spent on fetching and installing packages, so a
+//! machine that has them is preferred. What counts is the time that the task would wait: the bytes
+//! that are missing, over the rate at which a machine takes packages in. A package that is there
+//! in less than a second counts as nothing, so a program of a few kilobytes decides nothing.
 //!
 //! The term stands behind spread: a start that takes longer happens once, tasks that share a rack
 //! are lost together for as long as they run. Rejected: the share of the bytes that is missing,
@@ -10,8 +10,9 @@
 use crate::class::Class;
 use crate::cluster_snapshot::ClusterSnapshot;
 
-/// Bytes of packages that a machine is expected to fetch, check and write in a second. A round figure
-/// below what one disk or a link of a gigabit sustains; only its order of magnitude matters.
+/// Bytes of packages that a machine is expected to fetch, check and write in a second. A round
+/// figure below what one disk or a link of a gigabit sustains; only its order of magnitude
+/// matters.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 /// Longer fetches are all alike: what takes minutes is to be avoided in any case.
 pub(crate) const MAX_SECONDS: u8 = u8::MAX;

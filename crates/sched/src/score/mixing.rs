@@ -10,9 +10,9 @@
 //! task that takes more than three quarters of the machine by itself.
 //!
 //! What others hold is read from the two sums that packing reads anyway, so a machine costs one
-//! subtraction and one comparison more: production is charged to the sum of limits, and what the sum
-//! of reservations exceeds it by is held by the rest. That understates the rest where production's
-//! unused room is lent out, and there the machine is mixed already.
+//! subtraction and one comparison more: production is charged to the sum of limits, and what the
+//! sum of reservations exceeds it by is held by the rest. That understates the rest where
+//! production's unused room is lent out, and there the machine is mixed already.
 //!
 //! Rejected: a share in sixteenths, which would order all machines before packing sees any of them
 //! and strand what packing is there to save; a part of the packing term, which would have to be
@@ -28,8 +28,8 @@ const QUARTERS: i64 = 3;
 const LIMITS: usize = Dimension::Cpu as usize;
 const RESERVATIONS: usize = DIMENSIONS + Dimension::Cpu as usize;
 
-/// Whether a task of `class` would leave less than a quarter of the CPU of machine slot `m` to tasks
-/// of the other kind.
+/// Whether a task of `class` would leave less than a quarter of the CPU of machine slot `m` to
+/// tasks of the other kind.
 #[inline]
 pub(crate) fn is_one_sided(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     with_room(snapshot, class, m, &snapshot.machines.room[m].free)
