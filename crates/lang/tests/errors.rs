@@ -3,12 +3,17 @@
 
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions};
 use std::path::Path;
 
 fn load_errors(name: &str, text: &str) -> Vec<Diagnostic> {
     let owner = Some(Name::new("dev").unwrap());
-    let options = LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner };
+    let options = LoadOptions {
+        evaluator: Evaluator::InProcess,
+        limits: Limits::default(),
+        owner,
+        inputs: Inputs::default(),
+    };
     let source = Source { name: name.into(), text: text.into() };
     let format = Format::of(Path::new(name)).unwrap();
     match cellwright_lang::load_text(&source, Path::new("."), format, &options) {
@@ -90,7 +95,7 @@ fn one_of_each_kind_is_told_in_one_go() {
         (19, "task.limits.ram: 1048576 is not valid"),
         (20, "task.command: [] is not valid"),
         (21, "preemption_notice_max: 5000 is not valid"),
-        (23, "constraints.0: "),
+        (23, "constraints[0]: "),
         (25, "\"* * * *\": number of fields \"4\" is not valid"),
         (26, "500 is out of range"),
         (27, "`cpu` is missing"),
