@@ -4,7 +4,7 @@
 use crate::report::{Report, percentile};
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -97,7 +97,8 @@ pub fn main() -> io::Result<()> {
         ("evaluate in a child and check", child),
         ("evaluate in this process and check", Evaluator::InProcess),
     ] {
-        let options = LoadOptions { evaluator, limits: Limits::default(), owner: owner.clone() };
+        let (limits, owner, inputs) = (Limits::default(), owner.clone(), Inputs::default());
+        let options = LoadOptions { evaluator, limits, owner, inputs };
         let mut runs =
             (0..RUNS).map(|_| seconds(&source, &options)).collect::<io::Result<Vec<f64>>>()?;
         runs.sort_by(f64::total_cmp);

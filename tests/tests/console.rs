@@ -46,9 +46,10 @@ impl ConsoleFixture {
 
     fn submit_at(&self, priority: u32, name: &str, count: u32, cpu: u64, command: &str) {
         let ram = cpu << 18;
+        let limits = json!({ "cpu": format!("{cpu}m"), "ram": ram });
         self.run(&json!({
             "name": name, "count": count, "priority": priority, "labels": { "tier": name },
-            "task": { "limits": { "cpu": cpu, "ram": ram }, "command": ["sh", "-c", command] },
+            "task": { "limits": limits, "command": ["sh", "-c", command] },
         }));
     }
 
@@ -321,7 +322,7 @@ async fn what_a_drain_waits_for_and_what_fits_now_are_told() {
     let browser = &fixture.browser;
     fixture.run(&json!({
         "name": "web", "count": 2, "priority": 120, "max_down": 1,
-        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", TALKING_SCRIPT] },
+        "task": { "limits": { "cpu": "100m", "ram": 16 << 20 }, "command": ["sh", "-c", TALKING_SCRIPT] },
     }));
     browser.resize(390, 844);
     fixture.open("/console/pending");
@@ -400,7 +401,7 @@ async fn past_events_are_told_as_the_command_line_tells_them() {
     let Some(fixture) = ConsoleFixture::start().await else { return };
     fixture.run(&json!({
         "name": "bad", "count": 1, "priority": 120, "restart": { "max_failures": 0 },
-        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", "exit 3"] },
+        "task": { "limits": { "cpu": "100m", "ram": 16 << 20 }, "command": ["sh", "-c", "exit 3"] },
     }));
     fixture.open("/console/jobs/dev/bad");
     fixture.browser.wait_for_text("1 failed").await;

@@ -18,7 +18,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/leftovers.
 
 /// Two programs, one of which tries to get away.
 const TASK: &str = r#"{ "name": "stays", "priority": 100, "task": {
-    "limits": { "cpu": 100, "ram": 67108864 },
+    "limits": { "cpu": "100m", "ram": 67108864 },
     "command": ["sh", "-c", "setsid sleep 1000 & sleep 1000; exit 0"] } }"#;
 
 fn is_alive(process: &Process) -> bool {

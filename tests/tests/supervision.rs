@@ -105,7 +105,7 @@ impl Cell {
             "priority": 100,
             "restart": { "backoff": 1, "backoff_max": 1 },
             "task": {
-                "limits": { "cpu": 100, "ram": 8 << 20, "disk": 1 << 20 },
+                "limits": { "cpu": "100m", "ram": 8 << 20, "disk": 1 << 20 },
                 "command": ["sh", "-c", script],
             },
         });

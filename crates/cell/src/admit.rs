@@ -279,8 +279,8 @@ pub fn has_memory_to_start(spec: &JobSpec, review: &mut Review) {
     };
     enough(&|| "task.limits.ram".into(), spec.task.limits.ram);
     for (index, own) in &spec.overrides {
-        if let Some(own) = own.limits {
-            enough(&|| override_path(*index).field("limits").field("ram"), own.ram);
+        if let Some(ram) = own.limits.and_then(|limits| limits.ram) {
+            enough(&|| override_path(*index).field("limits").field("ram"), ram);
         }
     }
 }
@@ -318,7 +318,7 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
         });
         review.resources_within(
             path.field("limits"),
-            change.limits.unwrap_or_default(),
+            change.limits.unwrap_or_default().over(Resources::ZERO),
             MAX_QUANTITY,
         );
         let words = change.command.as_deref().unwrap_or_default();
@@ -326,7 +326,10 @@ fn overrides(spec: &JobSpec, review: &mut Review) {
         let none = BTreeMap::new();
         let env = change.env.as_ref().unwrap_or(&none);
         task::environment(path.field("env"), env, review);
-        task::command_and_env(path, words, env, review);
+        if change.command.is_some() || change.env.is_some() {
+            let (words, env) = (spec.command_of(*index), spec.env_of(*index));
+            task::command_and_env(path, words, &env, review);
+        }
         text += text_bytes(words, env);
     }
     review.bytes_at_most(|| "overrides".into(), Quality::ProgramBytes, text, MAX_SPEC_TEXT);
@@ -549,7 +552,7 @@ mod tests {
     }
 
     fn limits(amount: u64) -> TaskOverride {
-        TaskOverride { limits: Some(all(amount)), ..TaskOverride::default() }
+        TaskOverride { limits: Some(all(amount).into()), ..TaskOverride::default() }
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn action(state: &State, row: &Task, spec: &JobSpec) -> Action {
     }
     Action::Run(Box::new(RunSpec {
         command: spec.command_of(row.index).to_vec(),
-        env: spec.env_of(row.index).clone(),
+        env: spec.env_of(row.index).into_owned(),
         limits,
         reservation: row.reservation,
         ports: row.ports().to_vec(),

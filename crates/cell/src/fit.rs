@@ -137,7 +137,7 @@ fn spread(
     let load = state.job_load(candidate.task.job)?;
     candidate.spec.spread.iter().find_map(|s| {
         let domain_known = match s.domain {
-            Domain::Machine => true,
+            Domain::Machine | Domain::Cell => true,
             Domain::Rack => row.spec.rack.is_some(),
             Domain::Power => row.spec.power.is_some(),
         };

@@ -121,6 +121,7 @@ pub struct JobLoad {
     pub on_machine: Arc<BTreeMap<MachineId, u32>>,
     pub in_rack: Arc<BTreeMap<Token, u32>>,
     pub in_power: Arc<BTreeMap<Token, u32>>,
+    pub in_cell: u32,
     /// Task rows by the version of the job's spec they are at.
     pub at_version: BTreeMap<u32, u32>,
 }
@@ -165,6 +166,7 @@ impl JobLoad {
             Domain::Machine => self.on_machine.get(&machine).copied().unwrap_or(0),
             Domain::Rack => count(&self.in_rack, &row.spec.rack),
             Domain::Power => count(&self.in_power, &row.spec.power),
+            Domain::Cell => self.in_cell,
         }
     }
 
@@ -177,6 +179,7 @@ impl JobLoad {
         if let Some(power) = &row.spec.power {
             bump(Arc::make_mut(&mut self.in_power), power.clone(), add);
         }
+        self.in_cell = if add { self.in_cell + 1 } else { self.in_cell.saturating_sub(1) };
     }
 }
 

@@ -26,6 +26,7 @@ use crate::retry::Retries;
 use crate::time::Span;
 pub use dependency::JobDependency;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Most tasks in one job. Larger requests are rejected before they reach the log.
@@ -130,17 +131,58 @@ pub struct LogLimits {
     pub rate: u64,
 }
 
-/// What differs for one task. `None` means as in the job.
+/// What differs for one task; what is left out is as in the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskOverride {
-    pub limits: Option<Resources>,
+    pub limits: Option<LimitsOverride>,
     pub command: Option<Vec<String>>,
+    /// Added to the variables of the job; one of the same name is stronger.
     pub env: Option<BTreeMap<String, String>>,
 }
 
-/// The unit over which tasks of one job are kept apart.
+/// The limits that differ for one task; others are as in the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsOverride {
+    /// Milli-cores.
+    pub cpu: Option<u64>,
+    /// Bytes.
+    pub ram: Option<u64>,
+    /// Bytes.
+    pub disk: Option<u64>,
+    /// Bytes a second.
+    pub disk_rate: Option<u64>,
+}
+
+impl LimitsOverride {
+    /// `limits` with what differs.
+    #[must_use]
+    pub fn over(self, limits: Resources) -> Resources {
+        Resources::new(
+            self.cpu.unwrap_or(limits.cpu),
+            self.ram.unwrap_or(limits.ram),
+            self.disk.unwrap_or(limits.disk),
+            self.disk_rate.unwrap_or(limits.disk_rate),
+        )
+    }
+}
+
+impl From<Resources> for LimitsOverride {
+    fn from(limits: Resources) -> LimitsOverride {
+        let Resources { cpu, ram, disk, disk_rate } = limits;
+        LimitsOverride {
+            cpu: Some(cpu),
+            ram: Some(ram),
+            disk: Some(disk),
+            disk_rate: Some(disk_rate),
+        }
+    }
+}
+
+/// The unit over which tasks of one job are kept apart, or the whole cell, which bounds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -148,6 +190,8 @@ pub enum Domain {
     Machine,
     Rack,
     Power,
+    /// All machines: a limit is how many tasks of the job are placed at once.
+    Cell,
 }
 
 /// At most `limit` tasks of the job in one domain. `Machine` with 1 is "different machines".
@@ -375,7 +419,8 @@ impl JobSpec {
     /// Limits of the task at `index`, with its override applied.
     #[must_use]
     pub fn limits_of(&self, index: u32) -> Resources {
-        self.overrides.get(&index).and_then(|o| o.limits).unwrap_or(self.task.limits)
+        let own = self.overrides.get(&index).and_then(|o| o.limits).unwrap_or_default();
+        own.over(self.task.limits)
     }
 
     /// Command of the task at `index`, with its override applied.
@@ -387,9 +432,13 @@ impl JobSpec {
 
     /// Environment of the task at `index`, with its override applied.
     #[must_use]
-    pub fn env_of(&self, index: u32) -> &BTreeMap<String, String> {
-        let own = self.overrides.get(&index).and_then(|o| o.env.as_ref());
-        own.unwrap_or(&self.task.env)
+    pub fn env_of(&self, index: u32) -> Cow<'_, BTreeMap<String, String>> {
+        let Some(own) = self.overrides.get(&index).and_then(|o| o.env.as_ref()) else {
+            return Cow::Borrowed(&self.task.env);
+        };
+        let mut env = self.task.env.clone();
+        env.extend(own.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Cow::Owned(env)
     }
 
     /// Sum of the limits of all tasks.
@@ -424,6 +473,29 @@ impl JobSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_override_changes_what_it_names_and_nothing_else() {
+        let mut spec = crate::apply::fixture::job("jfoo", 3, 100);
+        spec.task.limits = Resources::new(500, 1000, 2000, 30);
+        let env = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+        };
+        spec.task.env = env(&[("A", "1"), ("B", "2")]);
+        let limits = LimitsOverride { ram: Some(7), ..LimitsOverride::default() };
+        let own = TaskOverride {
+            limits: Some(limits),
+            command: None,
+            env: Some(env(&[("B", "3"), ("C", "4")])),
+        };
+        spec.overrides.insert(1, own);
+        assert_eq!(spec.limits_of(0), Resources::new(500, 1000, 2000, 30));
+        assert_eq!(spec.limits_of(1), Resources::new(500, 7, 2000, 30));
+        assert_eq!(spec.total_limits(), Resources::new(1500, 2007, 6000, 90));
+        assert_eq!(*spec.env_of(0), env(&[("A", "1"), ("B", "2")]));
+        assert_eq!(*spec.env_of(1), env(&[("A", "1"), ("B", "3"), ("C", "4")]));
+        assert_eq!(spec.command_of(1), spec.command_of(0));
+    }
 
     #[test]
     fn a_new_job_is_what_is_read_where_all_else_is_left_out() {

@@ -274,14 +274,15 @@ mod tests {
     fn an_override_concerns_its_task_alone() {
         let old = job("jfoo", 3, 200);
         let mut new = old.clone();
-        let own = TaskOverride { limits: Some(all(20)), ..TaskOverride::default() };
+        let own = TaskOverride { limits: Some(all(20).into()), ..TaskOverride::default() };
         new.overrides.insert(1, own);
         assert_eq!(classify(&old, &new), MayMove);
         assert_eq!(task_change(&old, &new, 0), (NoRestart, Effect::InPlace));
         assert_eq!(task_change(&old, &new, 1), (MayMove, Effect::Restart));
         // An override that repeats the job's value changes nothing for the task.
         new.overrides.clear();
-        new.overrides.insert(1, TaskOverride { limits: Some(all(10)), ..TaskOverride::default() });
+        new.overrides
+            .insert(1, TaskOverride { limits: Some(all(10).into()), ..TaskOverride::default() });
         assert_eq!(task_change(&old, &new, 1), (NoRestart, Effect::InPlace));
     }
 

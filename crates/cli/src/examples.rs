@@ -8,7 +8,7 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// The words of each command after `cell`, and its examples, without `cell`.
-const COMMAND_EXAMPLES: [(&str, &[&str]); 64] = [
+const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
@@ -73,6 +73,7 @@ const COMMAND_EXAMPLES: [(&str, &[&str]); 64] = [
     ("context ls", &["context ls"]),
     ("context use", &["context use aa"]),
     ("context add", &["context add ann.toml", "context add ann.toml --name aa-ann"]),
+    ("context set", &["context set aa -J ~/acme/lib", "context set --no-libraries"]),
     ("context header", &["context header > header", "context header --context aa > header"]),
     ("context refresh", &["context refresh"]),
     ("man", &["man ~/.local/share/man/man1"]),

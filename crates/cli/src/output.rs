@@ -11,6 +11,7 @@ mod yaml;
 use crate::failure::Failure;
 use crate::sanitize::{ColourPolicy, escape_in_json, sanitize};
 use crate::table;
+use cellwright_lang::to_source::mark_milli_cores;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgMatches, Command};
 use serde::Serialize;
@@ -200,9 +201,15 @@ pub fn print_named(value: &impl Serialize, names: &[String]) -> Result<(), Failu
 
 /// Writes a value in the chosen format for programs.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let value = serde_json::to_value(value)
+    print(&render_value(&to_printed(value)?, chosen_format())?)
+}
+
+/// The value as programs read it. What it has of specs is also what job files take.
+fn to_printed(value: &impl Serialize) -> Result<Value, Failure> {
+    let mut value = serde_json::to_value(value)
         .map_err(|error| Failure::from_error(&error, "the same command with -o table"))?;
-    print(&render_value(&value, chosen_format())?)
+    mark_milli_cores(&mut value);
+    Ok(value)
 }
 
 /// A stream of values that are printed as they arrive. JSON and YAML still form one list, so that
@@ -232,9 +239,7 @@ impl ItemStream {
     }
 
     pub fn add(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        let value = serde_json::to_value(value)
-            .map_err(|error| Failure::from_error(&error, "the same command with -o table"))?;
-        let text = self.render_item(&value)?;
+        let text = self.render_item(&to_printed(value)?)?;
         self.printed += 1;
         print(&text)
     }

@@ -120,6 +120,7 @@ pub fn init(
             token: Some(token),
             certificate: None,
             key: None,
+            libraries: Vec::new(),
         },
     );
     contexts_file.save(contexts)?;

@@ -80,6 +80,9 @@ pub struct Context {
     /// A client certificate with its authority (PEM) instead of a token, and its key.
     pub certificate: Option<String>,
     pub key: Option<Secret>,
+    /// Folders that job files for this cell may import from, searched in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub libraries: Vec<PathBuf>,
 }
 
 impl Context {
@@ -266,6 +269,7 @@ mod tests {
             token: Some(Secret::new(token.into())),
             certificate: None,
             key: None,
+            libraries: vec!["/srv/jobs".into()],
         }
     }
 

@@ -56,7 +56,7 @@
 
   // Amounts. Texts such as '500m', '2GiB' and '90s' mean the same.
 
-  cores(n):: whole(n * 1000, 'cores(%s)' % n),
+  cores(n):: '%dm' % whole(n * 1000, 'cores(%s)' % n),
   kib(n):: whole(n * 1024, 'kib(%s)' % n),
   mib(n):: whole(n * 1024 * 1024, 'mib(%s)' % n),
   gib(n):: whole(n * 1024 * 1024 * 1024, 'gib(%s)' % n),
@@ -94,7 +94,8 @@
 
   prefer(weight, constraint):: constraint { strength: { soft: weight } },
 
-  // At most `limit` tasks of the job in one 'machine', 'rack' or 'power' domain.
+  // At most `limit` tasks of the job in one 'machine', 'rack' or 'power' domain, or in the 'cell' at
+  // once.
   spread(domain, limit=1):: { domain: domain, limit: limit },
 
   // How to tell that a task is well. `port` counts among the task's ports.

@@ -2,8 +2,9 @@
 //! expanded here, for all three languages alike: task fields in the job itself, `user/job` as a
 //! text, and the name from the key of the object that contains the job.
 
+use crate::image::{self, ImageReference};
 use crate::schema::Schema;
-use crate::schema_check::{SchemaChecker, UNNAMED};
+use crate::schema_check::{SchemaChecker, UNNAMED, value_text};
 use crate::validate;
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::field::{FieldPath, PathSegment};
@@ -15,8 +16,8 @@ use std::collections::BTreeMap;
 
 /// The maximum nesting of objects around jobs.
 const MAX_NESTING: usize = 8;
-/// A bare number of millicores below this is most likely meant as cores.
-const SUSPICIOUS_MILLICORES: u64 = 64;
+/// A bare number of cores beyond this is most likely meant as thousandths of one.
+const SUSPICIOUS_CORES: f64 = 64.0;
 
 /// A job or an alloc set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +25,9 @@ pub struct JobDocument {
     /// Absent: the user who runs the file.
     pub owner: Option<Name>,
     pub spec: JobSpec,
+    /// The package of the cell that is to stand in the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageReference>,
 }
 
 /// A periodic job.
@@ -32,6 +36,9 @@ pub struct CronDocument {
     /// Absent: the user who runs the file.
     pub owner: Option<Name>,
     pub spec: CronSpec,
+    /// The package of the cell that is to stand in the spec of its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageReference>,
 }
 
 /// One object that a file describes, as the API takes it.
@@ -56,6 +63,29 @@ impl Document {
         match self {
             Document::Job(job) => &job.spec.name,
             Document::Cron(cron) => &cron.spec.name,
+        }
+    }
+
+    #[must_use]
+    pub fn image(&self) -> Option<&ImageReference> {
+        match self {
+            Document::Job(job) => job.image.as_ref(),
+            Document::Cron(cron) => cron.image.as_ref(),
+        }
+    }
+
+    /// The spec to put the image into.
+    pub fn job_mut(&mut self) -> &mut JobSpec {
+        match self {
+            Document::Job(job) => &mut job.spec,
+            Document::Cron(cron) => &mut cron.spec.job,
+        }
+    }
+
+    pub(crate) fn set_image(&mut self, image: Option<ImageReference>) {
+        match self {
+            Document::Job(job) => job.image = image,
+            Document::Cron(cron) => cron.image = image,
         }
     }
 
@@ -96,6 +126,8 @@ pub(crate) struct DocumentReader {
     /// Jobs of the file by name, with the kind as written. Jobs with errors are included, because a
     /// reference to one of them is not an error.
     pub jobs_by_name: Vec<(String, Option<Value>)>,
+    /// The image of the document that is being read.
+    image: Option<ImageReference>,
 }
 
 impl DocumentReader {
@@ -132,6 +164,7 @@ impl DocumentReader {
     }
 
     fn document(&mut self, mut map: Map<String, Value>, path: &FieldPath, key: Option<&str>) {
+        self.image = None;
         let (before, nameless) = (self.checker.errors.len(), self.invalid_references.len());
         let owner = self.owner(&mut map, path);
         let is_owned = self.checker.errors.len() == before;
@@ -159,8 +192,9 @@ impl DocumentReader {
             unknown.insert(validate::relative_path(path, nameless));
         }
         let document = validate::validate(value, unknown, path, owner, &mut self.checker);
-        let path = path.clone();
-        self.documents.extend(document.map(|document| {
+        let (path, image) = (path.clone(), self.image.take());
+        self.documents.extend(document.map(|mut document| {
+            document.set_image(image);
             let is_named = called.is_some_and(|name| name == document.name().as_str());
             LocatedDocument { path, document, has_valid_owner: is_owned, has_valid_name: is_named }
         }));
@@ -190,6 +224,7 @@ impl DocumentReader {
     /// Expands the short forms in a job.
     fn expand_job(&mut self, job: &mut Map<String, Value>, path: &FieldPath, owner: Option<&Name>) {
         self.lift_task_fields(job, path);
+        self.expand_image(job, path);
         // An invalid kind may be meant as an alloc set too.
         if job.get("kind").is_some_and(|kind| !kind.is_null() && *kind != json!("tasks"))
             && let Some(Value::Object(task)) = job.get_mut("task")
@@ -197,11 +232,12 @@ impl DocumentReader {
             task.entry("command").or_insert(json!([]));
         }
         let cpu = job.get("task").and_then(|task| task.get("limits")?.get("cpu"));
-        if let Some(few) =
-            cpu.and_then(Value::as_u64).filter(|n| (1..=SUSPICIOUS_MILLICORES).contains(n))
+        let number = cpu.and_then(Value::as_number);
+        if let Some(many) =
+            number.filter(|many| many.as_f64().is_some_and(|cores| cores > SUSPICIOUS_CORES))
         {
-            let message = format!("{few} is {few} thousandths of a core, which is very little");
-            let help = format!("for {few} cores write '{few}' in quotes");
+            let message = format!("{many} is {many} cores, which is very much");
+            let help = format!("for {many} thousandths of a core write '{many}m'");
             self.warnings.push((path.join(&"task.limits.cpu".into()), message, help));
         }
         if let Some(set) = job.get_mut("alloc_set") {
@@ -209,6 +245,31 @@ impl DocumentReader {
         }
         if let Some(after) = job.get_mut("after") {
             self.expand_after(after, &path.field("after"), owner);
+        }
+    }
+
+    /// Expands an image to a package that is the root.
+    fn expand_image(&mut self, job: &mut Map<String, Value>, path: &FieldPath) {
+        let in_job = job.remove(image::FIELD).map(|value| (value, path.field(image::FIELD)));
+        let task = job.get_mut("task").and_then(Value::as_object_mut);
+        let inner = path.field("task").field(image::FIELD);
+        let in_task = task.and_then(|task| task.remove(image::FIELD)).map(|value| (value, inner));
+        let Some((value, at)) = in_job.or(in_task) else { return };
+        let Some(task) = nested_object(job, &["task"]) else { return };
+        let Value::String(text) = &value else {
+            let message = format!("a text is wanted here, not {}", value_text(&value));
+            self.checker.add_error(&at, message, None);
+            return;
+        };
+        match ImageReference::parse(text) {
+            Ok(found) if image::expand(task, &found) => self.image = Some(found),
+            Ok(_) => {
+                let message = "`image` is the root of the task, which `isolation.root` is as well";
+                self.checker.add_error(&at, message, Some("one of the two".into()));
+            }
+            Err((message, allowed)) => {
+                self.checker.add_error(&at, message, Some(allowed));
+            }
         }
     }
 

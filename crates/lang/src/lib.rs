@@ -4,7 +4,8 @@
 //! All three languages are loaded in the same way: first into a value, then into documents, which
 //! are checked against the schema of the cell's own types ([`mod@schema`]) and by the cell's own
 //! admission rules. Evaluation is hermetic: no network, no clock, no environment, imports only from
-//! the file's own folder, and limits on time, memory, depth and size ([`limits`]).
+//! the file's own folder and named library folders ([`inputs`]), and limits on time, memory, depth
+//! and size ([`limits`]).
 //!
 //! Rejected: a language of our own. Jsonnet is known, small and pure, and its objects inherit,
 //! which suits configuration files.
@@ -14,6 +15,8 @@ mod document;
 mod evaluate;
 mod example;
 pub mod format;
+pub mod image;
+pub mod inputs;
 mod json;
 pub mod limits;
 mod locate;
@@ -29,17 +32,19 @@ mod yaml;
 pub use document::{CronDocument, Document, JobDocument};
 pub use evaluate::import::{LIBRARY, LIBRARY_NAME};
 pub use evaluate::{CHILD_COMMAND, Evaluator, run_child};
+pub use inputs::Inputs;
 pub use limits::Limits;
 
 use cellwright_cell::field::FieldPath;
 use cellwright_cell::name::Name;
 use diagnostic::{Diagnostic, Severity, Source, SourceLocation};
 use document::DocumentReader;
+use evaluate::import::ImportFolders;
 use locate::FieldPart;
 use schema_check::{FaultKind, SchemaError};
 use serde_json::Value;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use yaml::LocationMap;
 
 /// The maximum number of errors shown for one file; beyond that they usually repeat.
@@ -54,6 +59,7 @@ pub struct LoadOptions {
     pub limits: Limits,
     /// The owner of jobs that name none, as far as it is known.
     pub owner: Option<Name>,
+    pub inputs: Inputs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,14 +150,12 @@ pub fn load_text(
     format: Format,
     options: &LoadOptions,
 ) -> Result<Loaded, Diagnostics> {
-    let root = folder.canonicalize().map_err(|error| {
-        let message = format!("{} cannot be read: {error}", folder.display());
-        Diagnostics(vec![Diagnostic::error(&source.name, message)])
-    })?;
-    let (value, locations) = value_of(source, &root, format, options).map_err(Diagnostics)?;
+    let folders = ImportFolders::new(folder, &options.inputs.libraries)
+        .map_err(|message| Diagnostics(vec![Diagnostic::error(&source.name, message)]))?;
+    let (value, locations) = value_of(source, &folders, format, options).map_err(Diagnostics)?;
     let mut reader = DocumentReader::new(options.owner.clone());
     reader.read(value, &FieldPath::default(), None);
-    let file = PathLocator { source, root, locations, max_bytes: options.limits.file_bytes };
+    let file = PathLocator { source, folders, locations, max_bytes: options.limits.file_bytes };
     let (reader, documents) = reader.finish();
     if documents.is_empty() && reader.checker.errors.is_empty() {
         let error = Diagnostic::error(&source.name, "there is no job in this file");
@@ -173,10 +177,17 @@ pub fn load_text(
 
 fn value_of(
     source: &Source,
-    root: &Path,
+    folders: &ImportFolders,
     format: Format,
     options: &LoadOptions,
 ) -> Result<(Value, Option<LocationMap>), Vec<Diagnostic>> {
+    if let (Format::Json | Format::Yaml, Some(name)) =
+        (format, options.inputs.parameters.keys().next())
+    {
+        let message = format!("the file has no parameter `{name}`: {format} has none");
+        let help = "parameters are for Jsonnet files that are a function";
+        return Err(vec![Diagnostic::error(&source.name, message).with_help(help)]);
+    }
     match format {
         Format::Json => {
             Ok((json::parse(source).map_err(|schema_error| vec![*schema_error])?, None))
@@ -187,7 +198,7 @@ fn value_of(
             Ok((value, Some(locations)))
         }
         Format::Jsonnet => {
-            let text = evaluate::evaluate(source, root, &options.evaluator, &options.limits)?;
+            let text = evaluate::evaluate(source, folders, options)?;
             let json = Source { name: source.name.clone(), text };
             Ok((
                 json::parse(&json)
@@ -201,7 +212,7 @@ fn value_of(
 /// Locates field paths in the source.
 struct PathLocator<'a> {
     source: &'a Source,
-    root: PathBuf,
+    folders: ImportFolders,
     /// The locations in a YAML file; in other formats they are searched when there are errors.
     locations: Option<LocationMap>,
     max_bytes: u64,
@@ -210,7 +221,7 @@ struct PathLocator<'a> {
 impl PathLocator<'_> {
     fn locate(&self, wanted: &[(FieldPath, FieldPart)]) -> Vec<Option<SourceLocation>> {
         let Some(locations) = &self.locations else {
-            let found = locate::locate(self.source, &self.root, self.max_bytes, wanted);
+            let found = locate::locate(self.source, &self.folders, self.max_bytes, wanted);
             return found.into_iter().map(|found| found.map(|(location, _)| location)).collect();
         };
         let find = |(path, part): &(FieldPath, FieldPart)| {

@@ -7,7 +7,7 @@
 //! language for the sake of error messages.
 
 use crate::diagnostic::{Source, SourceLocation};
-use crate::evaluate::import;
+use crate::evaluate::import::{self, ImportFolders};
 use cellwright_cell::field::{FieldPath, PathSegment};
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::ast::{
@@ -36,7 +36,7 @@ struct ParsedFiles<'p, 'ast> {
     arena: &'p Arena,
     nodes: &'ast Arena,
     interner: StrInterner<'p>,
-    root: PathBuf,
+    folders: ImportFolders,
     max_bytes: u64,
     state: RefCell<Parsed<'p, 'ast>>,
 }
@@ -66,25 +66,14 @@ struct Binding<'p, 'ast, 's> {
 /// The location of each path, as exact as possible; `true` if it is the field itself.
 pub(crate) fn locate(
     source: &Source,
-    root: &FilePath,
+    folders: &ImportFolders,
     most_bytes: u64,
     wanted: &[(FieldPath, FieldPart)],
 ) -> Vec<Option<(SourceLocation, bool)>> {
     let (arena, nodes) = (Arena::new(), Arena::new());
-    let files = ParsedFiles {
-        arena: &arena,
-        nodes: &nodes,
-        interner: StrInterner::new(),
-        root: root.to_owned(),
-        max_bytes: most_bytes,
-        state: RefCell::new(Parsed {
-            spans: SpanManager::new(),
-            sources: BTreeMap::new(),
-            imported: BTreeMap::new(),
-        }),
-    };
+    let files = ParsedFiles::new(&arena, &nodes, folders, most_bytes);
     let Some(top) = files.parse(source) else { return vec![None; wanted.len()] };
-    let scope = Scope { names: Vec::new(), outer: None, folder: root };
+    let scope = Scope { names: Vec::new(), outer: None, folder: &folders.own };
     let locate_one = |(path, part): &(FieldPath, FieldPart)| {
         let steps = &path.0;
         (0..=steps.len()).rev().find_map(|length| {
@@ -97,7 +86,80 @@ pub(crate) fn locate(
     wanted.iter().map(locate_one).collect()
 }
 
+/// A parameter of the function that a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeclaredParameter {
+    pub name: String,
+    pub has_default: bool,
+}
+
+/// The parameters of the function that the file is, as far as its syntax shows them.
+pub(crate) fn parameters(
+    source: &Source,
+    folders: &ImportFolders,
+    most_bytes: u64,
+) -> Vec<DeclaredParameter> {
+    let (arena, nodes) = (Arena::new(), Arena::new());
+    let files = ParsedFiles::new(&arena, &nodes, folders, most_bytes);
+    let Some(top) = files.parse(source) else { return Vec::new() };
+    let scope = Scope { names: Vec::new(), outer: None, folder: &folders.own };
+    let declared = |param: &Param<'_, '_>| DeclaredParameter {
+        name: param.name.value.value().to_owned(),
+        has_default: param.default_value.is_some(),
+    };
+    files.function_params(&top, &scope, 0).unwrap_or_default().iter().map(declared).collect()
+}
+
 impl<'p, 'ast> ParsedFiles<'p, 'ast> {
+    fn new(
+        arena: &'p Arena,
+        nodes: &'ast Arena,
+        folders: &ImportFolders,
+        max_bytes: u64,
+    ) -> ParsedFiles<'p, 'ast> {
+        let (spans, sources, imported) = (SpanManager::new(), BTreeMap::new(), BTreeMap::new());
+        ParsedFiles {
+            arena,
+            nodes,
+            interner: StrInterner::new(),
+            folders: folders.clone(),
+            max_bytes,
+            state: RefCell::new(Parsed { spans, sources, imported }),
+        }
+    }
+
+    /// The parameters of the function that `expr` stands for.
+    fn function_params(
+        &self,
+        expr: &Expr<'p, 'ast>,
+        scope: &Scope<'p, 'ast, '_>,
+        depth: usize,
+    ) -> Option<&'ast [Param<'p, 'ast>]> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        match expr.kind {
+            ExprKind::Func(params, _) => Some(params),
+            ExprKind::Paren(inner) | ExprKind::Assert(_, inner) => {
+                self.function_params(inner, scope, depth + 1)
+            }
+            ExprKind::Local(binds, body) => {
+                self.function_params(body, &bind_names(binds, scope), depth + 1)
+            }
+            ExprKind::Ident(ident) => {
+                let (named, from) = lookup(scope, ident.value)?;
+                named.params.or_else(|| self.function_params(&named.value, from, depth + 1))
+            }
+            ExprKind::Import(path) => {
+                let ExprKind::String(wanted) = path.kind else { return None };
+                let (top, folder) = self.imported(scope.folder, wanted)?;
+                let fresh = Scope { names: Vec::new(), outer: None, folder: &folder };
+                self.function_params(&top, &fresh, depth + 1)
+            }
+            _ => None,
+        }
+    }
+
     fn parse(&self, source: &Source) -> Option<Expr<'p, 'ast>> {
         let bytes = source.text.as_bytes();
         let mut state = self.state.borrow_mut();
@@ -119,11 +181,11 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
         if wanted == import::LIBRARY_NAME {
             return None;
         }
-        let real = import::resolve(&self.root, folder, wanted).ok()?;
+        let real = self.folders.resolve(folder, wanted).ok()?;
         let known = self.state.borrow().imported.get(&real).copied();
         let parsed = known.unwrap_or_else(|| {
             let bytes = import::read(&real, self.max_bytes).ok()?;
-            let name = real.strip_prefix(&self.root).unwrap_or(&real).display().to_string();
+            let name = real.strip_prefix(&self.folders.own).unwrap_or(&real).display().to_string();
             self.parse(&Source { name, text: String::from_utf8(bytes).ok()? })
         });
         self.state.borrow_mut().imported.insert(real.clone(), parsed);
@@ -154,7 +216,10 @@ impl<'p, 'ast> ParsedFiles<'p, 'ast> {
                 PathSegment::Index(_) => self.find(item, rest, part, scope, depth + 1),
                 PathSegment::Field(_) => None,
             },
-            ExprKind::Paren(inner) | ExprKind::Assert(_, inner) => recurse(inner),
+            // A function that is left in the value is the file itself, called with parameters.
+            ExprKind::Paren(inner) | ExprKind::Assert(_, inner) | ExprKind::Func(_, inner) => {
+                recurse(inner)
+            }
             ExprKind::If(_, yes, no) => recurse(yes).or_else(|| no.and_then(recurse)),
             ExprKind::Binary(left, BinaryOp::Add, right) => {
                 self.in_sum(left, right, steps, part, scope, depth)

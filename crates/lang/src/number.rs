@@ -64,6 +64,10 @@ impl NumberRules {
                 let help = format!("write it without quotes: {text}");
                 return Err((format!("a number is wanted here, not {text:?}"), help));
             }
+            (Value::Number(cores), Some(unit @ Unit::Cpu)) => {
+                let read = unit.of_number(cores).map(i128::from);
+                read.ok_or_else(|| rejection(format!("{cores} is no amount here")))?
+            }
             (Value::Number(as_is), _) => exact_integer(as_is)
                 .ok_or_else(|| rejection(format!("{as_is} is no whole number")))?,
             (other, _) => {

@@ -13,11 +13,15 @@ use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
 /// Bounds for a single task's amounts, whose types count whole cells elsewhere.
-const TASK_LIMITS: [(&str, &str); 5] = [
+const TASK_LIMITS: [(&str, &str); 9] = [
     ("Resources", "cpu"),
     ("Resources", "ram"),
     ("Resources", "disk"),
     ("Resources", "disk_rate"),
+    ("LimitsOverride", "cpu"),
+    ("LimitsOverride", "ram"),
+    ("LimitsOverride", "disk"),
+    ("LimitsOverride", "disk_rate"),
     ("NamedAmount", "amount"),
 ];
 
@@ -69,9 +73,11 @@ impl Schema {
 /// The unit of a numeric field, if it may be written with one.
 pub(crate) fn unit_of(owner: &str, field: &str) -> Option<Unit> {
     match (owner, field) {
-        ("Resources", "cpu") => Some(Unit::Cpu),
-        ("Resources", "disk_rate") | ("LogLimits", "rate") => Some(Unit::BytesPerSecond),
-        ("Resources", "ram" | "disk")
+        ("Resources" | "LimitsOverride", "cpu") => Some(Unit::Cpu),
+        ("Resources" | "LimitsOverride", "disk_rate") | ("LogLimits", "rate") => {
+            Some(Unit::BytesPerSecond)
+        }
+        ("Resources" | "LimitsOverride", "ram" | "disk")
         | ("LogLimits", "file_bytes")
         | ("RetainDisk" | "PackageRef", "bytes") => Some(Unit::Bytes),
         _ => None,
@@ -88,8 +94,10 @@ pub fn file_schema() -> Value {
             continue;
         };
         for (field, shape) in fields.iter_mut() {
-            if unit_of(owner, field).is_some() {
-                *shape = allow_text(shape.take());
+            match unit_of(owner, field) {
+                Some(Unit::Cpu) => *shape = cores(),
+                Some(_) => *shape = allow_text(shape.take()),
+                None => {}
             }
         }
     }
@@ -125,6 +133,14 @@ pub fn file_schema() -> Value {
     })
 }
 
+/// CPU as files have it; the API counts in thousandths.
+fn cores() -> Value {
+    json!({
+        "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+        "description": "Cores, as 2 or 0.5; as a text with m thousandths of one, as '500m'.",
+    })
+}
+
 fn allow_text(schema: Value) -> Value {
     let about = schema.get("description").cloned();
     let mut either = json!({ "anyOf": [schema, { "type": "string" }] });
@@ -149,6 +165,10 @@ fn flatten_task_fields(spec: &mut Value, schema: &Schema) {
             spec["properties"][field] = json!({ "$ref": reference, "description": about });
         }
     }
+    spec["properties"]["image"] = json!({
+        "type": "string",
+        "description": "The package that is the task's file system: NAME, NAME:TAG or NAME@DIGEST.",
+    });
     // A single dependency may replace a list of one.
     let after = &mut spec["properties"]["after"];
     let (about, default) = (after["description"].clone(), after["default"].clone());
@@ -171,6 +191,11 @@ mod tests {
         assert_eq!(schema["$defs"]["JobDependency"]["anyOf"][1]["type"], "string");
         assert_eq!(fields["ram"]["$ref"], "#/$defs/Resources/properties/ram");
         assert_eq!(schema["$defs"]["Resources"]["properties"]["ram"]["anyOf"][1]["type"], "string");
+        let cpu = &schema["$defs"]["Resources"]["properties"]["cpu"];
+        assert_eq!(
+            (&cpu["anyOf"][0]["type"], &cpu["anyOf"][1]["type"]),
+            (&json!("number"), &json!("string"))
+        );
         assert_eq!(schema["$defs"]["Span"]["anyOf"][1]["type"], "string");
         // In lists and objects, and in nested ones.
         assert_eq!(schema["anyOf"][2]["items"]["$ref"], "#");

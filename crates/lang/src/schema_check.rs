@@ -18,7 +18,7 @@ use cellwright_cell::suggestions::nearest;
 use serde_json::{Map, Value, json};
 
 /// Field names of other systems, with the equivalent here.
-const FOREIGN_NAMES: [(&str, &str); 14] = [
+const FOREIGN_NAMES: [(&str, &str); 13] = [
     ("replicas", "count"),
     ("instances", "count"),
     ("tasks", "count"),
@@ -32,7 +32,6 @@ const FOREIGN_NAMES: [(&str, &str); 14] = [
     ("resources", "limits"),
     ("timeout", "max_run"),
     ("depends_on", "after"),
-    ("image", "packages"),
 ];
 
 /// Names of bands, which may be written for their lowest priority.
@@ -467,7 +466,7 @@ fn field_help(owner: &str, field: &str, schema: &Value) -> Option<String> {
 fn known_fields<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
     let mut known: Vec<&str> = fields.keys().map(String::as_str).collect();
     if owner == "JobSpec" {
-        known.push("owner");
+        known.extend(["owner", "image"]);
         known.extend(Schema::get().fields("TaskSpec"));
         known.extend(Schema::get().fields("Resources"));
     }

@@ -27,6 +27,40 @@ pub fn field(path: &str, value: &Value) -> Value {
     to_source(position, value.clone())
 }
 
+/// Writes CPU limits in specs with their unit, so that files take what programs print: a bare
+/// number is thousandths of a core in the API, and cores in a file. Specs are what stands below a
+/// field `spec`; everything else stays as the API has it.
+pub fn mark_milli_cores(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, inner) in map {
+                if name == "spec" { mark_limits(inner) } else { mark_milli_cores(inner) }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mark_milli_cores),
+        _ => {}
+    }
+}
+
+/// The limits of the job, of single tasks, and of the job of a periodic one.
+fn mark_limits(spec: &mut Value) {
+    let Value::Object(map) = spec else { return };
+    for (name, inner) in map {
+        match (name.as_str(), &mut *inner) {
+            ("task" | "job", _) => mark_limits(inner),
+            ("overrides", Value::Object(tasks)) => tasks.values_mut().for_each(mark_limits),
+            ("limits", Value::Object(limits)) => {
+                if let Some(milli) = limits.get_mut("cpu")
+                    && let Some(number) = milli.as_u64()
+                {
+                    *milli = Value::String(format!("{number}m"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// A position in the schema, and the unit of a number there according to its field.
 #[derive(Clone, Copy)]
 struct SchemaPosition<'a> {
@@ -107,6 +141,30 @@ fn to_source(position: SchemaPosition<'_>, value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cores_in_specs_are_printed_with_their_unit_and_nowhere_else() {
+        let mut value = json!([{
+            "limits": { "cpu": 7 },
+            "spec": {
+                "task": { "limits": { "cpu": 500, "ram": 1 } },
+                "overrides": { "3": { "limits": { "cpu": 2000 } }, "4": { "limits": null } },
+                "job": { "task": { "limits": { "cpu": 1 } } },
+                "labels": { "limits": "cpu" },
+            },
+        }]);
+        mark_milli_cores(&mut value);
+        let want = json!([{
+            "limits": { "cpu": 7 },
+            "spec": {
+                "task": { "limits": { "cpu": "500m", "ram": 1 } },
+                "overrides": { "3": { "limits": { "cpu": "2000m" } }, "4": { "limits": null } },
+                "job": { "task": { "limits": { "cpu": "1m" } } },
+                "labels": { "limits": "cpu" },
+            },
+        }]);
+        assert_eq!(value, want);
+    }
 
     #[test]
     fn fields_are_written_with_their_units() {

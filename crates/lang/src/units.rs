@@ -1,4 +1,4 @@
-//! Parses and formats amounts with units as whole numbers of the API: `"500m"` and `"1.5"` cores,
+//! Parses and formats amounts with units as whole numbers of the API: `2` and `"500m"` cores,
 //! `"2GiB"`, `"90s"`. Amounts are exact or rejected, never rounded, so what is written is what is
 //! run.
 
@@ -17,8 +17,7 @@ impl Unit {
     pub fn allowed(self) -> &'static str {
         match self {
             Unit::Cpu => {
-                "a text such as \"500m\" or \"1.5\" (cores), or a whole number of thousandths of \
-                 a core"
+                "cores such as 2 or 0.5, or a text with thousandths of a core such as \"500m\""
             }
             Unit::Bytes => {
                 "a text such as \"512MiB\" or \"2GB\" (B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, \
@@ -64,6 +63,21 @@ impl Unit {
         }
     }
 
+    /// Parses a number without a unit, as a file has it: of CPU, cores.
+    #[must_use]
+    pub fn of_number(self, number: &serde_json::Number) -> Option<u64> {
+        match self {
+            Unit::Cpu => self.parse(&number.to_string()).or_else(|| {
+                // What was computed may be off by the last bit: 0.1 + 0.2 cores are 300 m.
+                let milli = number.as_f64()? * 1000.0;
+                let whole = milli.round();
+                let is_whole = (milli - whole).abs() < 1e-6 && (0.0..1e15).contains(&whole);
+                is_whole.then_some(whole as u64)
+            }),
+            _ => number.as_u64(),
+        }
+    }
+
     /// Parses `text` as a whole number.
     #[must_use]
     pub fn parse(self, text: &str) -> Option<u64> {
@@ -81,7 +95,7 @@ impl Unit {
 }
 
 fn bytes(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u64); 10] = [
+    const UNITS: [(&str, u64); 15] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
@@ -92,6 +106,12 @@ fn bytes(text: &str) -> Option<u64> {
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
         ("B", 1),
+        // As other systems write them.
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
     ];
     let (unit, size) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
     scaled(text.strip_suffix(unit)?.trim_end(), *size)
@@ -164,6 +184,24 @@ mod tests {
     }
 
     #[test]
+    fn cores_are_plain_numbers() {
+        let check = |number: &str, want: Option<u64>| {
+            let read = Unit::Cpu.of_number(&serde_json::from_str(number).unwrap());
+            assert_eq!(read, want, "{number}");
+        };
+        check("2", Some(2000));
+        check("2.0", Some(2000));
+        check("0.5", Some(500));
+        check("0.001", Some(1));
+        check("0", Some(0));
+        check("0.30000000000000004", Some(300));
+        check("0.0001", None);
+        check("-1", None);
+        check("1e300", None);
+        check("18446744073709551615", None);
+    }
+
+    #[test]
     fn amounts_are_exact_or_refused() {
         let check = |unit: Unit, text: &str, want: Option<u64>| {
             assert_eq!(unit.parse(text), want, "{text}");
@@ -178,6 +216,10 @@ mod tests {
         check(Unit::Bytes, "2GiB", Some(2 << 30));
         check(Unit::Bytes, "1.5 GiB", Some(3 << 29));
         check(Unit::Bytes, "2GB", Some(2_000_000_000));
+        check(Unit::Bytes, "64Mi", Some(64 << 20));
+        check(Unit::Bytes, "1.5Gi", Some(3 << 29));
+        check(Unit::BytesPerSecond, "10Mi/s", Some(10 << 20));
+        check(Unit::Bytes, "64M", None);
         check(Unit::Bytes, "7", None);
         check(Unit::Bytes, "2G", None);
         check(Unit::Bytes, "0.3B", None);

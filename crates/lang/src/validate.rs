@@ -77,8 +77,10 @@ pub(crate) fn validate(
 
 fn deserialize(value: Value, owner: Option<Name>) -> serde_json::Result<Document> {
     if value.get("schedule").is_some() {
-        serde_json::from_value(value).map(|spec| Document::Cron(CronDocument { owner, spec }))
+        serde_json::from_value(value)
+            .map(|spec| Document::Cron(CronDocument { owner, spec, image: None }))
     } else {
-        serde_json::from_value(value).map(|spec| Document::Job(JobDocument { owner, spec }))
+        serde_json::from_value(value)
+            .map(|spec| Document::Job(JobDocument { owner, spec, image: None }))
     }
 }

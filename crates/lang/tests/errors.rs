@@ -3,12 +3,17 @@
 
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions};
 use std::path::Path;
 
 fn load_errors(name: &str, text: &str) -> Vec<Diagnostic> {
     let owner = Some(Name::new("dev").unwrap());
-    let options = LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner };
+    let options = LoadOptions {
+        evaluator: Evaluator::InProcess,
+        limits: Limits::default(),
+        owner,
+        inputs: Inputs::default(),
+    };
     let source = Source { name: name.into(), text: text.into() };
     let format = Format::of(Path::new(name)).unwrap();
     match cellwright_lang::load_text(&source, Path::new("."), format, &options) {

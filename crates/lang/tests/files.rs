@@ -5,13 +5,20 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::time::Span;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Document, Evaluator, Format, Limits, LoadOptions, Loaded};
+use cellwright_lang::{
+    Diagnostics, Document, Evaluator, Format, Inputs, Limits, LoadOptions, Loaded,
+};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 fn options() -> LoadOptions {
     let owner = Some(Name::new("dev").unwrap());
-    LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner }
+    LoadOptions {
+        evaluator: Evaluator::InProcess,
+        limits: Limits::default(),
+        owner,
+        inputs: Inputs::default(),
+    }
 }
 
 fn load(name: &str, text: &str) -> Result<Loaded, Diagnostics> {
@@ -52,7 +59,7 @@ fn check(name: &str, text: &str, line: u32, caret: &str, expected: &str) {
 const WEB: [(&str, &str); 4] = [
     (
         "web.json",
-        r#"{"name": "web", "count": 3, "priority": 200, "task": {"limits": {"cpu": 500,
+        r#"{"name": "web", "count": 3, "priority": 200, "task": {"limits": {"cpu": 0.5,
             "ram": 268435456}, "command": ["sleep", "9"], "notice": 90000}}"#,
     ),
     (
@@ -68,7 +75,7 @@ const WEB: [(&str, &str); 4] = [
     (
         "short.jsonnet",
         "{ web: { count: 3, priority: 'production', command: ['sleep', '9'], \
-         limits: { cpu: 500, ram: '0.25GiB' }, task: { notice: 90000 } } }",
+         limits: { cpu: '500m', ram: '256Mi' }, task: { notice: 90000 } } }",
     ),
 ];
 
@@ -236,7 +243,7 @@ fn numbers_and_times_are_told_with_their_range() {
 
 #[test]
 fn json_and_yaml_have_places_too() {
-    let json = "{\"name\": \"web\", \"priority\": 200,\n \"task\": {\"limits\": {\"cpu\": 1000,\n \
+    let json = "{\"name\": \"web\", \"priority\": 200,\n \"task\": {\"limits\": {\"cpu\": 1,\n \
                 \"rams\": 5}, \"command\": [\"a\"]}}";
     let Err(Diagnostics(errors)) = load("web.json", json) else { panic!("it is wrong") };
     assert!(render_all(&errors).contains("did you mean `ram`?"), "{}", render_all(&errors));
@@ -347,10 +354,42 @@ fn a_job_in_the_place_of_a_user_is_doubted() {
 }
 
 #[test]
-fn a_bare_number_of_cores_is_doubted() {
-    let loaded = load("w.yaml", "{name: w, priority: 0, cpu: 2, ram: 1GiB, command: [a]}").unwrap();
-    let [warning] = &loaded.warnings[..] else { panic!("one warning") };
-    assert!(!warning.is_error() && warning.help.as_ref().unwrap().contains("write '2' in quotes"));
+fn a_bare_number_is_cores_in_every_language() {
+    let cpu = |name: &str, cpu: &str| {
+        let text = format!(
+            "{{\"name\": \"w\", \"priority\": 0, \"cpu\": {cpu}, \"ram\": \"64Mi\", \
+             \"command\": [\"a\"]}}"
+        );
+        let loaded = load(name, &text).unwrap_or_else(|errors| panic!("{name} {cpu}: {errors:?}"));
+        let warned = loaded.warnings.iter().map(|warning| {
+            assert!(!warning.is_error());
+            warning.help.clone().unwrap()
+        });
+        let limits = loaded.documents[0].job().task.limits;
+        assert_eq!(limits.ram, 64 << 20, "{name}");
+        (limits.cpu, warned.collect::<Vec<_>>())
+    };
+    for name in ["w.jsonnet", "w.json", "w.yaml"] {
+        assert_eq!(cpu(name, "2"), (2000, vec![]), "{name}");
+        assert_eq!(cpu(name, "0.5"), (500, vec![]), "{name}");
+        assert_eq!(cpu(name, "\"500m\""), (500, vec![]), "{name}");
+        assert_eq!(cpu(name, "\"1.5\""), (1500, vec![]), "{name}");
+        let doubted = "for 500 thousandths of a core write '500m'".to_owned();
+        assert_eq!(cpu(name, "500"), (500_000, vec![doubted]), "{name}");
+    }
+    assert_eq!(cpu("w.jsonnet", "0.1 + 0.2").0, 300);
+    assert_eq!(cpu("w.jsonnet", "(import 'cell.libsonnet').cores(1.5)").0, 1500);
+}
+
+#[test]
+fn a_task_of_its_own_names_only_what_differs() {
+    let text = "{ name: 'w', priority: 1, count: 2, cpu: 2, ram: '1GiB', command: ['a'],
+                  env: { A: '1', B: '2' },
+                  overrides: { '1': { limits: { ram: '2Gi' }, env: { B: '3' } } } }";
+    let [job] = &jobs("w.jsonnet", text)[..] else { panic!("one job") };
+    assert_eq!(job.limits_of(1), Resources::new(2000, 2 << 30, 0, 0));
+    assert_eq!((job.env_of(1)["A"].as_str(), job.env_of(1)["B"].as_str()), ("1", "3"));
+    assert_eq!(job.limits_of(0), Resources::new(2000, 1 << 30, 0, 0));
 }
 
 #[test]
@@ -359,8 +398,6 @@ fn a_file_without_jobs_is_told_so() {
         let Err(Diagnostics(errors)) = load("f.jsonnet", text) else { panic!("no jobs") };
         assert!(errors[0].message.contains("no job"), "{}", errors[0].message);
     }
-    let Err(Diagnostics(errors)) = load("f.jsonnet", "function(x) x") else { panic!("a function") };
-    assert!(errors[0].message.contains("call it"), "{}", errors[0].message);
 }
 
 /// A temporary folder, removed at the end of the test.

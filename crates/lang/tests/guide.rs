@@ -11,7 +11,7 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 24] = [
+const TYPES: [(&str, &str); 25] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
@@ -26,6 +26,7 @@ const TYPES: [(&str, &str); 24] = [
     ("DisruptionLimit", "Disruptions"),
     ("JobDependency", "After"),
     ("TaskOverride", "Override"),
+    ("LimitsOverride", "Limits of one task"),
     ("Isolation", "Isolation"),
     ("Volume", "Volume"),
     ("LogLimits", "Log limits"),
@@ -51,7 +52,7 @@ const WORDS: [(&str, &str); 12] = [
     ("JobKind", "`tasks` or `alloc_set`"),
     ("AppClass", "`latency_sensitive` or `batch`"),
     ("Network", "`host` or `own`"),
-    ("Domain", "`machine`, `rack` or `power`"),
+    ("Domain", "`machine`, `rack`, `power` or `cell`"),
 ];
 
 #[test]
@@ -144,8 +145,11 @@ fn takes(schema: &Value) -> String {
     }
     if let Some(any) = schema["anyOf"].as_array() {
         let full = any.iter().find(|schema| schema["type"] != "null").unwrap();
-        let amount =
-            any.iter().any(|schema| schema["type"] == "string") && full["type"] == "integer";
+        let is_number = match &full["type"] {
+            Value::Array(kinds) => kinds.iter().any(|kind| kind == "integer"),
+            kind => kind == "integer" || kind == "number",
+        };
+        let amount = any.iter().any(|schema| schema["type"] == "string") && is_number;
         let mut full = full.clone();
         if let Some(min) = min {
             full["minimum"] = min.into();

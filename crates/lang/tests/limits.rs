@@ -2,7 +2,7 @@
 //! does, which is why it has a `main` of its own instead of the usual harness.
 
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::{CHILD_COMMAND, Diagnostics, Evaluator, Format, Limits, LoadOptions};
+use cellwright_lang::{CHILD_COMMAND, Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -109,7 +109,12 @@ fn what_never_ends_or_grows_is_ended() {
 /// The error of the text; empty if it is valid.
 fn error_text(text: &str, limits: Limits) -> String {
     let program = std::env::current_exe().expect("the program has a path");
-    let options = LoadOptions { evaluator: Evaluator::Child(program), limits, owner: None };
+    let options = LoadOptions {
+        evaluator: Evaluator::Child(program),
+        limits,
+        owner: None,
+        inputs: Inputs::default(),
+    };
     let source = Source { name: "f.jsonnet".into(), text: text.into() };
     match cellwright_lang::load_text(&source, Path::new("."), Format::Jsonnet, &options) {
         Ok(_) => String::new(),

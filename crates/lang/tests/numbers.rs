@@ -7,7 +7,7 @@ use cellwright_cell::cron::CronSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions, to_source};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ const MOST: u64 = 1 << 50;
 const U32: u64 = u32::MAX as u64;
 const YEAR: u64 = 366 * 86_400_000;
 
-const CORES: &str = "0 to 1125899906842.624, as a text such as \"500m\"";
+const CORES: &str = "0 to 1125899906842.624, as cores such as 2";
 const BYTES: &str = "0B to 1PiB, as a text such as \"512MiB\"";
 const TIME: &str = "0ms to 366d, as a text such as \"500ms\"";
 const SOME_TIME: &str = "1ms to 366d, as a text such as \"500ms\"";
@@ -139,9 +139,17 @@ fn cron() -> Value {
 
 /// The diagnostics of `cell validate` for the document.
 fn validation_errors(document: &Value) -> Vec<Diagnostic> {
-    let source = Source { name: "job.json".into(), text: document.to_string() };
+    // A file counts in cores: what the API has is written with its unit.
+    let mut printed = json!({ "spec": document });
+    to_source::mark_milli_cores(&mut printed);
+    let source = Source { name: "job.json".into(), text: printed["spec"].to_string() };
     let owner = Some(Name::new("dev").unwrap());
-    let options = LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner };
+    let options = LoadOptions {
+        evaluator: Evaluator::InProcess,
+        limits: Limits::default(),
+        owner,
+        inputs: Inputs::default(),
+    };
     match cellwright_lang::load_text(&source, Path::new("."), Format::Json, &options) {
         Ok(_) => Vec::new(),
         Err(Diagnostics(errors)) => errors,
@@ -231,7 +239,7 @@ impl Numbers {
             return;
         }
         let kinds = schema["type"].as_array().cloned().unwrap_or(vec![schema["type"].clone()]);
-        if kinds.contains(&json!("integer")) {
+        if kinds.iter().any(|kind| kind == "integer" || kind == "number") {
             self.0.insert(name.to_owned());
         }
         for inner in ["items", "additionalProperties"] {

@@ -4,13 +4,18 @@ use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_lang::diagnostic::Source;
 use cellwright_lang::{
-    Document, Evaluator, Format, Limits, LoadOptions, load, load_text, to_source,
+    Document, Evaluator, Format, Inputs, Limits, LoadOptions, load, load_text, to_source,
 };
 use std::path::{Path, PathBuf};
 
 fn options() -> LoadOptions {
     let owner = Some(Name::new("dev").unwrap());
-    LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner }
+    LoadOptions {
+        evaluator: Evaluator::InProcess,
+        limits: Limits::default(),
+        owner,
+        inputs: Inputs::default(),
+    }
 }
 
 fn specs(documents: Vec<Document>) -> Vec<JobSpec> {
@@ -35,8 +40,16 @@ fn what_is_written_back_means_the_same() {
             let source = Source { name: "written.json".into(), text: text.as_str().into() };
             let reloaded = load_text(&source, Path::new("."), Format::Json, &options());
             let reloaded = reloaded.unwrap_or_else(|errors| panic!("{text}: {errors:?}"));
-            assert_eq!(specs(reloaded.documents), [spec], "{path:?}: {text}");
+            assert_eq!(specs(reloaded.documents), [spec.clone()], "{path:?}: {text}");
             assert!(!text.contains("\"cpu\":1") && text.contains("MiB\""), "{text}");
+            // So does the spec as programs print it.
+            let mut printed = serde_json::json!({ "spec": &spec });
+            to_source::mark_milli_cores(&mut printed);
+            let text = printed["spec"].to_string();
+            let source = Source { name: "printed.json".into(), text: text.clone() };
+            let reloaded = load_text(&source, Path::new("."), Format::Json, &options());
+            let reloaded = reloaded.unwrap_or_else(|errors| panic!("{text}: {errors:?}"));
+            assert_eq!(specs(reloaded.documents), [spec], "{path:?}: {text}");
             seen += 1;
         }
     }

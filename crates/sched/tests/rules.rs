@@ -210,6 +210,9 @@ fn tasks_of_a_job_keep_apart_as_asked() {
         assert_eq!(cluster.pass_of(spec, options), (3, 1));
         let spec = JobSpec { spread: apart(Domain::Rack, 1), ..job(4, 100, 10) };
         assert_eq!(cluster.pass_of(spec, options), (2, 2));
+        // So many at once, wherever they are.
+        let spec = JobSpec { spread: apart(Domain::Cell, 3), ..job(9, 100, 10) };
+        assert_eq!(cluster.pass_of(spec, options), (3, 6));
     });
 }
 
@@ -365,7 +368,7 @@ fn a_port_held_inside_an_alloc_is_freed_with_the_alloc() {
 fn cpu_and_memory() -> JobSpec {
     let mut spec = JobSpec { max_down: Some(1), ..job(2, 0, 0) };
     spec.task.limits = Resources::new(60, 0, 0, 0);
-    let limits = Some(Resources::new(0, 50, 0, 0));
+    let limits = Some(Resources::new(0, 50, 0, 0).into());
     spec.overrides.insert(1, TaskOverride { limits, ..TaskOverride::default() });
     spec
 }
@@ -417,7 +420,7 @@ fn crowded(rng: &mut TestRng) -> ManualCluster {
         let mut spec = job(rng.below(4) as u32 + 1, [0, 50, 100][rng.below(3) as usize], 0);
         spec.max_down = (!rng.one_in(3)).then(|| rng.below(3) as u32);
         for index in 0..spec.count {
-            let limits = Some(Resources::new(rng.below(25), rng.below(25), 0, 0));
+            let limits = Some(Resources::new(rng.below(25), rng.below(25), 0, 0).into());
             spec.overrides.insert(index, TaskOverride { limits, ..TaskOverride::default() });
         }
         cluster.running(1, spec, 0);

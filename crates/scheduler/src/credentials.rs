@@ -79,6 +79,7 @@ impl PartCredentials {
             token: None,
             certificate: Some(answer.certificate),
             key: Some(key),
+            libraries: Vec::new(),
         };
         file.put(answer.cell.as_str(), context);
         file.save(path)?;

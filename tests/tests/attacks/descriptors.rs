@@ -36,7 +36,7 @@ async fn no_descriptor_reaches_a_task_or_a_session() {
     let script = "cat <&9; for n in 3 4 5 6 7 8 9; do test -e /proc/self/fd/$n && echo open; done; \
                   echo over; exec sleep 1000";
     let job = json!({ "name": "reads", "priority": 100, "task": { "notice": 0,
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script] } });
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", script] } });
     let file = folder.path("reads.json");
     fs::write(&file, job.to_string()).expect("a file");
     let on = |words: &[&str]| {

@@ -50,18 +50,19 @@ async fn another_account_runs_nothing_in_somebodys_cell() {
     let folder = Folder::new();
     let (process, address) = start_open_cell(&folder, &["--driver", "process"]).await;
     let spec = folder.path("job.json");
-    let job = r#"{"name": "mine", "priority": 120, "task": {"limits": {"cpu": 10, "ram": 33554432},
-        "command": ["sleep", "1000"]}}"#;
+    let job = r#"{"name": "mine", "priority": 120,
+        "task": {"limits": {"cpu": "10m", "ram": 33554432}, "command": ["sleep", "1000"]}}"#;
     std::fs::write(&spec, job).expect("a file");
     let own = |words: &[&str]| {
         let mut command = Command::new(cell());
         command_output(command.env("CELL_ADDR", &address).args(words))
     };
     own(&["run", spec.to_str().expect("a path")]).expect("the own account submits as ever");
-
     let url = format!("http://{address}/v1/jobs");
     let json = "content-type: application/json";
-    let body = format!("{{\"spec\": {job}, \"user\": \"dev\"}}").replace("mine", "stolen");
+    // The API counts in thousandths of a core, without a unit.
+    let stolen = job.replace("\"10m\"", "10").replace("mine", "stolen");
+    let body = format!("{{\"spec\": {stolen}, \"user\": \"dev\"}}");
     let submit = ["-X", "POST", "-H", json, "-d", &body, &url];
     let (status, response) = curl_answer(as_nobody("curl"), &submit);
     assert_eq!(status, "401", "{response}");

@@ -162,7 +162,7 @@ async fn no_process_leaves_its_memory_in_a_file() {
     };
     until("it serves", || address().is_some()).await;
     let job = json!({ "name": "sleeps", "priority": 100, "task": { "notice": 0,
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sleep", "1000"] } });
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sleep", "1000"] } });
     let file = folder.path("sleeps.json");
     fs::write(&file, job.to_string()).expect("a file");
     let address = address().expect("an address");
@@ -221,7 +221,7 @@ async fn nobody_is_given_secrets_by_being_first_at_their_place() {
         until(&format!("it serves: {}", dev.output()), || address().is_some()).await;
         let script = r#"cat "$CELL_SECRETS/key"; echo " $CELL_SECRETS"; exec sleep 1000"#;
         let job = json!({ "name": "knows", "priority": 100, "task": { "notice": 0,
-            "limits": { "cpu": 100, "ram": 64 << 20 }, "secrets": { "key": "rosebud" },
+            "limits": { "cpu": "100m", "ram": 64 << 20 }, "secrets": { "key": "rosebud" },
             "command": ["sh", "-c", script] } });
         let file = folder.path("knows.json");
         fs::write(&file, job.to_string()).expect("a file");
@@ -256,7 +256,7 @@ async fn what_an_agent_keeps_is_for_its_account_and_its_tasks() {
     let folder = Folder::new();
     let (process, address) = start_open_cell(&folder, &["--driver", "process"]).await;
     let job = json!({ "name": "writes", "priority": 100, "task": { "notice": 0,
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "env": { "KEY": "rosebud" },
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "env": { "KEY": "rosebud" },
         "files": { "conf": "rosebud" },
         "command": ["sh", "-c", "echo rosebud; echo rosebud > own; exec sleep 1000"] } });
     let file = folder.path("writes.json");

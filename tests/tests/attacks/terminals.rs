@@ -25,7 +25,7 @@ fn job(name: &str, command: &[&str]) -> serde_json::Value {
     json!({
         "name": name, "priority": 100, "labels": { "note": HOSTILE_TEXT },
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
-        "task": { "limits": { "cpu": 100, "ram": 64 << 20 }, "notice": 0,
+        "task": { "limits": { "cpu": "100m", "ram": 64 << 20 }, "notice": 0,
             "command": command, "env": { "NOTE": HOSTILE_TEXT } },
     })
 }

@@ -34,7 +34,7 @@ impl Cell<'_> {
     /// Runs a job of one task once.
     pub fn run(&self, name: &str, script: &str, more: &Value) {
         let mut task = json!({
-            "limits": { "cpu": 100, "ram": 64 << 20 }, "notice": 0,
+            "limits": { "cpu": "100m", "ram": 64 << 20 }, "notice": 0,
             "command": ["sh", "-c", script],
         });
         for (name, value) in more.as_object().expect("an object") {

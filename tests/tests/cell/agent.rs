@@ -64,7 +64,7 @@ pub fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &st
         "priority": 100,
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
         "task": {
-            "limits": { "cpu": 10, "ram": 64 << 20 },
+            "limits": { "cpu": "10m", "ram": 64 << 20 },
             // Attempts run as different users, and write to the same files.
             "command": ["sh", "-c", format!("umask 0; {script}")],
             "env": { "SHARED": folder.path("") },
@@ -128,7 +128,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
         test "$(cat /proc/self/oom_score_adj)" -gt -900 || exit 7
         cp told "$SHARED/told"; exit 3"#;
     let spec = format!(
-        r#"{{ "task": {{ "limits": {{ "cpu": 10, "ram": 67108864 }}, "ports": 1,
+        r#"{{ "task": {{ "limits": {{ "cpu": "10m", "ram": 67108864 }}, "ports": 1,
             "command": ["sh", "-c", {}], "env": {{ "SHARED": "{}" }} }} }}"#,
         serde_json::Value::from(script),
         folder.path(""),
@@ -144,7 +144,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
         "absent",
         1,
         "",
-        r#"{ "task": { "limits": { "cpu": 1, "ram": 67108864 },
+        r#"{ "task": { "limits": { "cpu": "1m", "ram": 67108864 },
         "command": ["/absent/program"] } }"#,
     );
     let could_not = TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart));
@@ -192,7 +192,7 @@ fn the_environment_of_a_job_is_its_programs_alone() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
     let more = serde_json::json!({ "task": {
-        "limits": { "cpu": 10, "ram": 67_108_864 }, "command": ["/bin/true"],
+        "limits": { "cpu": "10m", "ram": 67_108_864 }, "command": ["/bin/true"],
         "env": { "LD_PRELOAD": "/absent/library.so" }, "notice": 0,
     }});
     submit(&folder, &address, "preload", 1, "", &more.to_string());
@@ -211,7 +211,7 @@ fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_s
     let script = r#"odd="$(printf 'a\377b')"; cp "$(command -v sleep)" "$odd"; trap '' TERM
         "./$odd" 1000 & echo $! >> "$SHARED/pids"; echo $$ >> "$SHARED/pids"; exec "./$odd" 1000"#;
     let more = serde_json::json!({ "task": {
-        "limits": { "cpu": 10, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+        "limits": { "cpu": "10m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
         "env": { "SHARED": folder.path("") }, "notice": 200,
     }});
     submit(&folder, &address, "odd", 1, script, &more.to_string());
@@ -391,7 +391,7 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
     let (running, address) = dev(&folder);
     let spec = |start_period: u64| {
         let task = serde_json::json!({
-            "limits": { "cpu": 10, "ram": 64 << 20 },
+            "limits": { "cpu": "10m", "ram": 64 << 20 },
             "command": ["sh", "-c", "umask 0; echo $$ >> \"$SHARED/pid\"; exec sleep 1000"],
             "env": { "SHARED": folder.path("") },
             "files": { "conf/wanted": "well" },
@@ -425,7 +425,7 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
     make_fifo(&folder.path("go"));
     let (running, address) = dev(&folder);
     let script = r#"echo one; echo problem >&2; read word < "$SHARED/go"; echo two; sleep 1000"#;
-    let task = serde_json::json!({ "limits": { "cpu": 10, "ram": 64 << 20 }, "max_run": 1500,
+    let task = serde_json::json!({ "limits": { "cpu": "10m", "ram": 64 << 20 }, "max_run": 1500,
         "command": ["sh", "-c", script], "env": { "SHARED": folder.path("") } });
     let spec = serde_json::json!({ "task": task }).to_string();
     submit(&folder, &address, "talks", 1, script, &spec);
@@ -493,7 +493,7 @@ fn a_shim_begins_once() {
 /// Submits a job whose task has a port, and returns the port that it prints.
 fn given_port(folder: &Folder, address: &str, job: &str) -> u16 {
     let spec = serde_json::json!({ "task": {
-        "limits": { "cpu": 10, "ram": 64 << 20 }, "ports": 1,
+        "limits": { "cpu": "10m", "ram": 64 << 20 }, "ports": 1,
         "command": ["sh", "-c", "exec sleep 1000"],
     }});
     submit(folder, address, job, 1, "", &spec.to_string());

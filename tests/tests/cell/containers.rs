@@ -102,7 +102,7 @@ impl Drop for RootCell {
 
 fn submit(folder: &Folder, address: &str, job: &str, script: &str, more: &Value) {
     let mut task = value!({
-        "limits": { "cpu": 100, "ram": 64 << 20 },
+        "limits": { "cpu": "100m", "ram": 64 << 20 },
         "command": ["sh", "-c", script],
         "notice": 60000,
     });
@@ -223,7 +223,7 @@ fn limits_hold(driver: &str) {
     stdout_of(&["--master", &lab.address, "job", "stop", "dev/bomb"]);
     assert_eq!(lab.end_state("bomb"), TaskState::Dead(TaskOutcome::Killed));
     assert_eq!(lab.groups(), Vec::<PathBuf>::new(), "{driver}");
-    let little = value!({ "limits": { "cpu": 100, "ram": 64 << 20, "disk": 1 << 20 } });
+    let little = value!({ "limits": { "cpu": "100m", "ram": 64 << 20, "disk": 1 << 20 } });
     lab.run("files", "head -c 8388608 /dev/zero > big; exec sleep 1000", little);
     assert_eq!(lab.end_state("files"), failed(ExitClass::OverDiskLimit), "{driver}");
     let stderr = lab.log("files", &["--stderr"]);
@@ -375,14 +375,14 @@ fn tasks_of_an_alloc_share_its_folder_and_a_port_that_was_not_given_is_seen() {
     let lab = RootCell::open("container");
     let set = value!({
         "name": "room", "kind": "alloc_set", "priority": 100,
-        "task": { "limits": { "cpu": 300, "ram": 256 << 20 }, "command": [] },
+        "task": { "limits": { "cpu": "300m", "ram": 256 << 20 }, "command": [] },
     });
     let file = lab.folder.path("room.json");
     fs::write(&file, set.to_string()).unwrap();
     stdout_of(&["--master", &lab.address, "run", &file]);
     let inside = |job: &str, script: &str| {
         let task = value!({
-            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
         });
         let spec = value!({
             "name": job, "priority": 100, "task": task,

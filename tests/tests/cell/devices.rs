@@ -55,7 +55,7 @@ impl DeviceCell {
     /// Runs a job of one task that runs `script` once.
     fn run(&self, job: &str, script: &str, devices: &Value) {
         let task = value!({
-            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
             "devices": devices,
         });
         let once = value!({ "max_failures": 0, "backoff": 1, "backoff_max": 1 });
@@ -170,14 +170,14 @@ fn tasks_in_an_alloc_share_its_devices() {
         return;
     }
     let lender = DeviceCell::open();
-    let limits = value!({ "cpu": 300, "ram": 256 << 20 });
+    let limits = value!({ "cpu": "300m", "ram": 256 << 20 });
     let devices = value!([{ "kind": "spring", "count": 2 }]);
     let task = value!({ "limits": limits, "command": [], "devices": devices });
     lender.submit(&value!({
         "name": "room", "kind": "alloc_set", "priority": 100, "task": task,
     }));
     let task = value!({
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", DEVICE_SCRIPT],
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", DEVICE_SCRIPT],
     });
     lender.submit(&value!({
         "name": "inside", "priority": 100, "task": task,

@@ -1,11 +1,13 @@
 //! End-to-end tests of the real binary: a one-process cell for trials, and masters with identities.
 
 mod agent;
+mod company;
 mod containers;
 mod devices;
 mod files_and_ports;
 mod language;
 mod names;
+mod one_off;
 mod output_forms;
 mod package;
 mod placement;
@@ -137,7 +139,7 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     let at = ["--master", &address];
     let huge = folder.path("huge.json");
     let spec = r#"{"name": "huge", "priority": 100, "task":
-        {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
+        {"limits": {"cpu": "900000m", "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&huge, spec).unwrap();
     stdout_of(&[&at[..], &["run", &huge]].concat());
     let again = stdout_of(&[&at[..], &["run", &huge]].concat());
@@ -347,7 +349,7 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     };
     let job = folder.path("waits.json");
     let spec = r#"{"name": "waits", "priority": 0, "task":
-        {"limits": {"cpu": 1, "ram": 33554432}, "command": ["true"]}}"#;
+        {"limits": {"cpu": "1m", "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&job, spec).unwrap();
     stdout_of(&[&mine[..], &["run", &job]].concat());
     assert_eq!(obstacles(&mine, "admin/waits/0"), ["shard-not-served"]);

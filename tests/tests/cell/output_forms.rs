@@ -59,7 +59,7 @@ fn who_leaves_with_ctrl_c_leaves_the_job_running_and_is_told_how_to_follow_it() 
     let at = ["--master", address.as_str()];
     let file = folder.path("long.json");
     let spec = r#"{"name": "long", "priority": 100, "labels": {"team": "search"}, "task":
-        {"limits": {"cpu": 100, "ram": 33554432}, "command": ["sim", "run"]}}"#;
+        {"limits": {"cpu": "100m", "ram": 33554432}, "command": ["sim", "run"]}}"#;
     std::fs::write(&file, spec).unwrap();
     let leave = |words: &[&str]| {
         let (printed, code) = Running::spawn_args(&[&at[..], words].concat()).interrupt();

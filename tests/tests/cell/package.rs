@@ -119,7 +119,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let spec = serde_json::json!({
         "name": "early", "count": 1, "priority": 100,
         "task": {
-            "limits": { "cpu": 100, "ram": 32 << 20 }, "command": ["run"], "packages": [stored],
+            "limits": { "cpu": "100m", "ram": 32 << 20 }, "command": ["run"], "packages": [stored],
         },
     });
     let file = folder.path("early.json");
@@ -141,7 +141,46 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let displayed = stdout_of(&with(&["package", "ls"]));
     assert!(displayed.contains(" server ") && displayed.ends_with(" dev/early\n"), "{displayed}");
     known_by_the_name_of(&["--master", &address], digest);
+    pinned_by_its_image(&folder, &["--master", &address], digest);
     running.stop();
+}
+
+/// A job that names an image holds the digest that the cell has, by whatever it names it.
+fn pinned_by_its_image(folder: &Folder, at: &[&str], digest: &str) {
+    let file = folder.path("pinned.json");
+    let write = |image: &str| {
+        let spec = serde_json::json!({
+            "name": "pinned", "priority": 100, "cpu": 0.1, "ram": "32Mi", "command": ["run"],
+            "image": image,
+        });
+        std::fs::write(&file, spec.to_string()).unwrap();
+    };
+    write(&format!("server:2@{}", &digest[..12]));
+    let planned = cell(&[at, &["plan", &file]].concat());
+    let pinned = format!("is package {digest}");
+    assert!(text(&planned.stderr).contains(&pinned), "{}", text(&planned.stderr));
+    stdout_of(&[at, &["run", &file]].concat());
+    let status = json(&[at, &["status", "pinned", "-o", "json"]].concat());
+    let task = &status["job"]["spec"]["task"];
+    assert_eq!(task["isolation"]["root"], "server-2", "{task}");
+    assert_eq!(
+        (&task["packages"][0]["digest"], &task["packages"][1]),
+        (&digest.into(), &serde_json::Value::Null)
+    );
+    // By the name that jobs have for it, and never by one that they have not.
+    write("server:2");
+    let again = stdout_of(&[at, &["run", &file]].concat());
+    assert!(again.contains("unchanged"), "{again}");
+    for (image, code, part) in [
+        ("nothing", 1, "no job calls a package nothing"),
+        ("docker://alpine:3.20", 1, "is in a registry"),
+    ] {
+        write(image);
+        let output = cell(&[at, &["run", &file]].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 fn names(folder: &Path) -> Vec<String> {

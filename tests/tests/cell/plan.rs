@@ -9,7 +9,7 @@ use std::fs;
 
 fn web(count: u32, seconds: &str) -> Value {
     value!({"name": "web", "count": count, "priority": 100,
-        "task": {"limits": {"cpu": 10, "ram": 16 << 20}, "command": ["sleep", seconds]}})
+        "task": {"limits": {"cpu": "10m", "ram": 16 << 20}, "command": ["sleep", seconds]}})
 }
 
 fn key() -> JobKey {
@@ -91,7 +91,7 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     let at = ["--master", &address];
     let file = folder.path("huge.json");
     let mut huge = web(2, "1000");
-    huge["task"]["limits"]["cpu"] = value!(900_000);
+    huge["task"]["limits"]["cpu"] = value!(900);
     fs::write(&file, huge.to_string()).unwrap();
     let output = cell(&[&at[..], &["plan", &file]].concat());
     let printed = text(&output.stdout);
@@ -112,7 +112,7 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     assert!(text(&rejected.stderr).contains("priority"), "{}", text(&rejected.stderr));
     // A rejection by the cell alone: more than its capacity.
     let mut much = web(1, "1");
-    (much["priority"], much["task"]["limits"]["cpu"]) = (value!(200), value!(900_000_000));
+    (much["priority"], much["task"]["limits"]["cpu"]) = (value!(200), value!(900_000));
     fs::write(&file, much.to_string()).unwrap();
     let rejected = cell(&[&at[..], &["plan", &file]].concat());
     let (printed, why) = (text(&rejected.stdout), text(&rejected.stderr));

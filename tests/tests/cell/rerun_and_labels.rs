@@ -69,7 +69,7 @@ fn write_stays_job(folder: &Folder) -> String {
     let spec = serde_json::json!({
         "name": "stays", "priority": 100,
         "task": {
-            "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
             "env": { "SHARED": folder.path("") }, "notice": 60_000,
         },
     });

@@ -124,7 +124,7 @@ impl SecureCell {
     /// Submits a job of one shell script and waits until it runs.
     pub fn run(&self, user: &str, job: &str, script: &str) {
         let spec = serde_json::json!({ "name": job, "priority": 100, "task": {
-            "limits": { "cpu": 10, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": "10m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
             "env": { "SHARED": self.folder.path("") },
         }});
         let file = self.folder.path(&format!("{job}.json"));

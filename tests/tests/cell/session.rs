@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Runs a job whose only task waits, with limits large enough for sessions beside it.
 fn run_waiting_job(folder: &Folder, address: &str) {
     let more = serde_json::json!({ "restart": { "backoff": 1 }, "task": {
-        "limits": { "cpu": 1000, "ram": 128 << 20 }, "command": ["sleep", "1000"],
+        "limits": { "cpu": "1000m", "ram": 128 << 20 }, "command": ["sleep", "1000"],
         "env": { "SHARED": folder.path("") },
     }});
     submit(folder, address, "web", 1, "", &more.to_string());

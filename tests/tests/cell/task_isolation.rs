@@ -53,7 +53,7 @@ fn a_plain_task_of_a_root_agent_is_its_own_unless_the_operator_says_otherwise() 
         echo named > /dev/stdout; cat /etc/shadow 2> /dev/null && echo shadow
         echo $$ > "$SHARED/pid"; exec sleep 1000"#;
     let more = json!({ "task": {
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
         "env": { "SHARED": lab.folder.path("") }, "notice": 0,
         "files": { "conf/app": "setting" }, "secrets": { "key": "rosebud" },
     }});

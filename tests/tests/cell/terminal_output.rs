@@ -34,7 +34,7 @@ fn busy_cell(folder: &Folder) -> (Running, String, [String; 2]) {
         let spec = format!(
             r#"{{"name": "{name}", "priority": {priority}, "count": {count}, "max_down": 1,
                 "disruptions": {{"most": 1, "within": "1h"}},
-                "task": {{"limits": {{"cpu": {cpu}, "ram": 33554432}}, "command": ["true"]}}}}"#
+                "task": {{"limits": {{"cpu": "{cpu}m", "ram": 33554432}}, "command": ["true"]}}}}"#
         );
         std::fs::write(&path, spec).unwrap();
         path

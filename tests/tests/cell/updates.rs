@@ -11,7 +11,7 @@ fn file(folder: &Folder, mode: &str) -> String {
     let path = folder.path("web.json");
     let spec = format!(
         r#"{{"name": "web", "priority": 100, "count": 2, "notice": 0, "task":
-            {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": ["sim", "run"],
+            {{"limits": {{"cpu": "100m", "ram": 33554432}}, "command": ["sim", "run"],
               "env": {{"MODE": "{mode}"}}}}}}"#
     );
     std::fs::write(&path, spec).unwrap();

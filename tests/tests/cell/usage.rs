@@ -23,7 +23,7 @@ fn a_task_that_spins_is_seen_to_in_sql_and_one_that_sleeps_is_not() {
     let (running, address) = dev(&folder);
     for (job, script) in [("sleeps", "sleep 1000"), ("spins", "while :; do :; done")] {
         let task = serde_json::json!({ "task": {
-            "limits": { "cpu": 300, "ram": 64 << 20 }, "command": ["sh", "-c", script],
+            "limits": { "cpu": "300m", "ram": 64 << 20 }, "command": ["sh", "-c", script],
         }});
         submit(&folder, &address, job, 1, "", &task.to_string());
         wait(&address, job, is_running_attempt(1));

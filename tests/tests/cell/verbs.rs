@@ -97,7 +97,7 @@ fn job(folder: &Folder, name: &str, command: &str, more: &str) -> String {
     let path = folder.path(&format!("{name}.json"));
     let text = format!(
         r#"{{"name": "{name}", "priority": 100, {more} "task":
-            {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": {command}}}}}"#
+            {{"limits": {{"cpu": "100m", "ram": 33554432}}, "command": {command}}}}}"#
     );
     std::fs::write(&path, text).unwrap();
     path
@@ -249,7 +249,7 @@ fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once
     let at = ["--master", address.as_str()];
     let large = folder.path("large.json");
     let spec = r#"{"name": "large", "priority": 100, "count": 2, "task":
-        {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
+        {"limits": {"cpu": "900000m", "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&large, spec).unwrap();
     stdout_of(&[&at[..], &["run", &large]].concat());
     let rejected = |words: &[&str], code: i32| {

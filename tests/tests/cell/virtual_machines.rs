@@ -27,7 +27,7 @@ fn job(name: &str, count: u32, spread: &str, arch: &str) -> Value {
         "constraints": [{
             "attribute": "arch", "operator": { "equal": arch }, "strength": "hard",
         }],
-        "task": { "limits": { "cpu": 10, "ram": 16 << 20 }, "command": ["run"] },
+        "task": { "limits": { "cpu": "10m", "ram": 16 << 20 }, "command": ["run"] },
     })
 }
 

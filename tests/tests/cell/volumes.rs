@@ -57,7 +57,7 @@ impl TwoAgents {
             "name": job, "count": count, "priority": 100,
             "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
             "task": {
-                "limits": { "cpu": 100, "ram": 64 << 20 }, "isolation": isolation,
+                "limits": { "cpu": "100m", "ram": 64 << 20 }, "isolation": isolation,
                 "command": ["sh", "-c", script],
             },
         });
@@ -123,7 +123,7 @@ fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
     let spec = value!({
         "name": "keeps", "priority": 100, "restart": { "max_failures": 0 },
         "task": {
-            "limits": { "cpu": 100, "ram": 64 << 20 },
+            "limits": { "cpu": "100m", "ram": 64 << 20 },
             "command": ["sh", "-c", "touch /data/kept && ! touch /shown/kept"],
             "isolation": { "volumes": [
                 { "source": volume_path, "target": "/data", "writable": true },

@@ -230,7 +230,7 @@ impl Cell {
     pub(super) async fn works(&self, job: &str) {
         let file = self.path(&format!("{job}.json"));
         let task = json!({
-            "limits": { "cpu": 100, "ram": 8 << 20, "disk": 1 << 20 }, "command": ["true"],
+            "limits": { "cpu": "100m", "ram": 8 << 20, "disk": 1 << 20 }, "command": ["true"],
         });
         let spread = [json!({ "domain": "machine", "limit": 1 })];
         let count = MACHINES.len();

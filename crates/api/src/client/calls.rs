@@ -298,6 +298,15 @@ impl Client {
         self.get(&format!("/v1/machines/{name}")).await
     }
 
+    /// What is bound to a machine.
+    pub async fn machine_tasks(
+        &self,
+        name: &Name,
+        page: &PageRequest,
+    ) -> Result<Reply<Page<TaskView>>, ClientError> {
+        self.get(&format!("/v1/machines/{name}/tasks{}", encode_query(&page.pairs()))).await
+    }
+
     pub async fn machine_packages(
         &self,
         name: &Name,

@@ -330,7 +330,8 @@ mod tests {
     fn a_resize_keeps_overrides_and_what_ended_on_its_own() {
         let mut cell = Cell::with_machines(1);
         let mut spec = job("jfoo", 3, 100);
-        spec.overrides.insert(1, TaskOverride { limits: Some(all(5)), ..Default::default() });
+        spec.overrides
+            .insert(1, TaskOverride { limits: Some(all(5).into()), ..Default::default() });
         cell.submit(&spec);
         let why = "field count: value 1 is not valid; \
                    allowed: 2 to 200000: task 1 has overrides of its own";

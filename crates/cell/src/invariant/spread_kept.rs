@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 const NAME: &str = "spread_kept";
 
-/// Tasks of a job by domain: machine by name, rack or power domain by token.
+/// Tasks of a job by domain: machine by name, rack or power domain by token, or the cell.
 type Counts = BTreeMap<String, u32>;
 
 pub(super) fn check(step: &Step<'_>) -> Check {
@@ -64,6 +64,7 @@ fn counts(state: &State, job: JobId, domain: Domain) -> Counts {
                 Domain::Machine => Some(machine.spec.name.to_string()),
                 Domain::Rack => named(&machine.spec.rack),
                 Domain::Power => named(&machine.spec.power),
+                Domain::Cell => Some("the cell".to_owned()),
             };
             if let (true, Some(place)) = (limited, place) {
                 *counts.entry(place).or_default() += 1;

@@ -200,6 +200,7 @@ fn count_of(load: &mut JobLoad, state: TaskState) -> &mut u32 {
 fn add_domains(state: &State, load: &mut JobLoad, machine: MachineId) {
     let Some(row) = state.machines.get(machine) else { return };
     *Arc::make_mut(&mut load.on_machine).entry(machine).or_default() += 1;
+    load.in_cell += 1;
     if let Some(rack) = &row.spec.rack {
         *Arc::make_mut(&mut load.in_rack).entry(rack.clone()).or_default() += 1;
     }

@@ -458,6 +458,7 @@ fn domain_name(domain: Domain) -> &'static str {
         Domain::Machine => "machine",
         Domain::Rack => "rack",
         Domain::Power => "power domain",
+        Domain::Cell => "cell",
     }
 }
 

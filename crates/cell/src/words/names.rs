@@ -22,6 +22,7 @@ pub(super) fn domain_name(domain: Domain) -> &'static str {
         Domain::Machine => "the machine",
         Domain::Rack => "its rack",
         Domain::Power => "its power domain",
+        Domain::Cell => "the cell",
     }
 }
 

@@ -172,7 +172,7 @@ impl<'a> Options<'a> {
         for (index, cpu) in self.with_prefix("cpu-of:") {
             let index = index.parse().map_err(|_| format!("a task index, not {index:?}"))?;
             let limits = Resources { cpu: quantity(cpu, true)?, ..spec.task.limits };
-            let change = TaskOverride { limits: Some(limits), ..TaskOverride::default() };
+            let change = TaskOverride { limits: Some(limits.into()), ..TaskOverride::default() };
             spec.overrides.insert(index, change);
         }
         if let Some(limit) = self.number("per-machine")? {

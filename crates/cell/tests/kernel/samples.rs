@@ -69,7 +69,7 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "Capability", &Capability::ALL);
     every_variant(pins, "AppClass", &[AppClass::LatencySensitive, AppClass::Batch]);
     every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
-    every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power]);
+    every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power, Domain::Cell]);
     every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
     let causes = [
         EvictCause::Drain,
@@ -278,7 +278,7 @@ pub fn job_spec() -> JobSpec {
         start_period: Span(23),
         failures: 2,
     });
-    let limits = Some(Resources::new(600, 1 << 30, 1 << 31, 64));
+    let limits = Some(Resources::new(600, 1 << 30, 1 << 31, 64).into());
     spec.overrides.insert(1, TaskOverride { limits, command: Some(vec![]), env: None });
     spec.constraints = vec![Constraint {
         attribute: token("os"),

@@ -188,7 +188,8 @@ fn needs(spec: &mut JobSpec, draw: &mut Draw) {
         _ => Vec::new(),
     };
     if draw.one_in(5) {
-        let domain = *draw.pick(&[Domain::Machine, Domain::Rack]).unwrap_or(&Domain::Power);
+        let domain =
+            *draw.pick(&[Domain::Machine, Domain::Rack, Domain::Cell]).unwrap_or(&Domain::Power);
         spec.spread = vec![SpreadLimit { domain, limit: 1 + draw.below(2) as u32 }];
     }
     if draw.one_in(6) {
@@ -199,7 +200,7 @@ fn needs(spec: &mut JobSpec, draw: &mut Draw) {
         }];
     }
     if draw.one_in(5) {
-        let limits = Some(limits(draw));
+        let limits = Some(limits(draw).into());
         let small = spec.retain_disk.is_none();
         let change = TaskOverride { limits, ..TaskOverride::default() };
         spec.overrides.extend(small.then_some((0, change)));

@@ -86,6 +86,7 @@ impl JoinArgs {
                 token: None,
                 certificate: Some(answer.certificate),
                 key: Some(pending_join.key()),
+                libraries: Vec::new(),
             },
         );
         file.save(&identity).map_err(|error| failed(&error))?;

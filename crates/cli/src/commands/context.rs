@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Contexts: ls, use, add, refresh, header
+/// Contexts: ls, use, add, set, refresh, header
 #[derive(Debug, Subcommand)]
 pub enum Context {
     /// List the contexts
@@ -22,6 +22,8 @@ pub enum Context {
     Use(UseArgs),
     /// Take over the contexts of a file, such as `cell user add` prints
     Add(AddArgs),
+    /// Name the folders of libraries that job files for a cell may import from
+    Set(SetArgs),
     /// Ask the cell for its masters and take them all into the context
     Refresh,
     /// Print the header that shows who you are, for a file of your own: curl -H @FILE
@@ -40,6 +42,7 @@ struct ContextRow<'a> {
     name: &'a str,
     current: bool,
     masters: &'a [String],
+    libraries: &'a [PathBuf],
 }
 
 #[derive(Debug, Args)]
@@ -62,6 +65,21 @@ pub struct AddArgs {
     replace: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// Which [default: the one that is meant]
+    name: Option<String>,
+
+    /// A folder that files may import from; repeat it for several, which are searched in order.
+    /// Those that were named before are forgotten
+    #[arg(short = 'J', long = "library", value_name = "DIR", required_unless_present = "none")]
+    libraries: Vec<PathBuf>,
+
+    /// No library
+    #[arg(long = "no-libraries", conflicts_with = "libraries")]
+    none: bool,
+}
+
 impl Context {
     pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         let failed = |error: ContextError| Failure::from_error(&error, "cell context ls");
@@ -79,6 +97,7 @@ impl Context {
                         name,
                         current: contexts.current.as_ref() == Some(name),
                         masters: &context.masters,
+                        libraries: &context.libraries,
                     })
                     .collect();
                 match args.output.output {
@@ -104,11 +123,20 @@ impl Context {
                     print_prose(&format!("context {name} is in {}\n", path.display()))?;
                 }
             }
+            Context::Set(args) => {
+                let named = args.name.as_deref().or(connection.context()?);
+                let name = contexts.pick(named).map_err(failed)?.0.to_owned();
+                let libraries = args.folders()?;
+                print_prose(&set_text(&name, &libraries))?;
+                if let Some(context) = contexts.contexts.get_mut(&name) {
+                    context.libraries = libraries;
+                }
+                contexts.save(&path).map_err(failed)?;
+            }
             // Needs no contexts file, and was handled above.
             Context::Header => {}
             Context::Refresh => {
-                let name =
-                    contexts.pick(connection.context.as_deref()).map_err(failed)?.0.to_owned();
+                let name = contexts.pick(connection.context()?).map_err(failed)?.0.to_owned();
                 let masters = block_on(masters(&connection.cell()?))?;
                 print_prose(&format!("context {name}: {}\n", masters.join(" ")))?;
                 if let Some(context) = contexts.contexts.get_mut(&name) {
@@ -134,7 +162,7 @@ impl AddArgs {
             });
         }
         let mut names = Vec::new();
-        for (name, context) in more.contexts {
+        for (name, mut context) in more.contexts {
             let name = self.name.clone().unwrap_or(name);
             let token = |of: &cellwright_identity::contexts::Context| {
                 of.token.as_ref().map(|token| token.expose().to_owned())
@@ -147,6 +175,9 @@ impl AddArgs {
                     next: format!("keep both: cell context add {file} --name OTHER; or --replace"),
                 });
             }
+            if let Some(here) = existing.filter(|_| context.libraries.is_empty()) {
+                context.libraries.clone_from(&here.libraries);
+            }
             contexts.put(&name, context);
             names.push(name);
         }
@@ -154,13 +185,39 @@ impl AddArgs {
     }
 }
 
+impl SetArgs {
+    /// The folders as they can be found from everywhere.
+    fn folders(&self) -> Result<Vec<PathBuf>, Failure> {
+        let real = |folder: &PathBuf| {
+            let real = folder.canonicalize();
+            real.ok().filter(|real| real.is_dir()).ok_or_else(|| Failure::Usage {
+                message: format!("{} is no folder that can be read", folder.display()),
+                next: "name a folder with .libsonnet files, or --no-libraries".into(),
+            })
+        };
+        self.libraries.iter().map(real).collect()
+    }
+}
+
+fn set_text(name: &str, libraries: &[PathBuf]) -> String {
+    match libraries {
+        [] => format!("files for {name} import from their own folder alone\n"),
+        some => format!("files for {name} may import from {}\n", folder_list(some)),
+    }
+}
+
+fn folder_list(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ")
+}
+
 fn render_list(contexts: &[ContextRow<'_>]) -> String {
     let row = |context: &ContextRow<'_>| {
         let mark = if context.current { "current" } else { "" };
-        vec![context.name.to_owned(), mark.to_owned(), context.masters.join(" ")]
+        let libraries = folder_list(context.libraries);
+        vec![context.name.to_owned(), mark.to_owned(), context.masters.join(" "), libraries]
     };
     let rows: Vec<Vec<String>> = contexts.iter().map(row).collect();
-    table::render(&["context", "", "masters"], &rows)
+    table::render(&["context", "", "masters", "libraries"], &rows)
 }
 
 /// The addresses of all masters of a cell, the leader first, so that no redirect is needed.

@@ -218,7 +218,7 @@ fn event_filter(object: &CellObject) -> EventFilter {
                 since: Some(job.submitted_at),
             }
         }
-        CellObject::Machine { machine } => of_kind("machine", &machine.name),
+        CellObject::Machine { machine, .. } => of_kind("machine", &machine.name),
         CellObject::User { user } => of_kind("user", &user.name),
         CellObject::Cron { cron } => of_kind("cron", &format!("{}/{}", cron.user, cron.name)),
     }
@@ -245,7 +245,7 @@ fn render(described: &Description) -> String {
                 render_yaml(&to_source::job(&status.job.spec))
             ));
         }
-        CellObject::Machine { machine } => {
+        CellObject::Machine { machine, .. } => {
             out.push_str(&super::machine::render(machine));
             out.push_str(&format!(
                 "\n{}\n{}",

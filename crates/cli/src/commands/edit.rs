@@ -15,6 +15,7 @@ use cellwright_api::client::ChangeOptions;
 use cellwright_api::types::{JobView, PlanAction, PlanJobs, SubmitJob};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::spec::JobSpec;
+use cellwright_lang::Inputs;
 use cellwright_lang::diagnostic::Diagnostic;
 use cellwright_lang::{Diagnostics, Document, to_source};
 use clap::{Args, ValueEnum};
@@ -100,7 +101,7 @@ impl EditFormat {
         };
         let name = format!("{}.{}", key.job, self.ending());
         let source = cellwright_lang::diagnostic::Source { name, text: text.to_owned() };
-        let options = file::options(Some(key.user.clone()));
+        let options = file::options(Some(key.user.clone()), Inputs::default());
         let options = options.map_err(|_| Vec::new())?;
         let loaded = cellwright_lang::load_text(&source, Path::new("."), format, &options);
         only_job(loaded.map_err(|Diagnostics(all)| all)?.documents, key, &source.name)

@@ -53,6 +53,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell events
   cell events dev/hello --since 12h
+  cell events -n 20
   cell events -l team=search
   cell events --machine m1 --kind task
   cell events --follow -o jsonl";
@@ -89,6 +90,11 @@ pub struct EventsArgs {
     /// Only the last hours or days, such as 90m, 12h or 7d
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Span>,
+
+    /// Only the last N
+    #[arg(short = 'n', long = "last", value_name = "N", conflicts_with = "after",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(PAGE_ROWS)))]
+    most: Option<u32>,
 
     /// Go on with what happens from now on
     #[arg(long, short)]
@@ -127,7 +133,10 @@ impl EventsArgs {
         let jobs = self.jobs(cell).await?;
         let mut event_query =
             EventQuery { args: self, jobs, items: ItemStream::new(self.follow)?, any_found: false };
-        let mut last_index = event_query.show_after(cell, self.after, true).await?;
+        let mut last_index = match self.most {
+            Some(most) => event_query.show_last(cell, most).await?,
+            None => event_query.show_after(cell, self.after, true).await?,
+        };
         if !self.follow {
             return match self.output.output {
                 Output::Table => {
@@ -235,8 +244,49 @@ impl EventQuery<'_> {
         }
     }
 
+    /// Prints the newest events, oldest first; returns the log index that this reaches.
+    async fn show_last(&mut self, cell: &Cell, most: u32) -> Result<u64, Failure> {
+        let answer = cell.client.sql(&self.newest(most)).await?.value;
+        if self.args.output.output == Output::Table {
+            crate::output::note!("{}", history_start_text(answer.reaches_back_to));
+        }
+        let mut reached = answer.index;
+        for row in answer.rows.iter().rev() {
+            let event = Event::from_row(&answer, row);
+            reached = reached.max(event.position().0);
+            self.show(&event)?;
+        }
+        Ok(reached)
+    }
+
+    /// The query for the newest events, newest first.
+    fn newest(&self, most: u32) -> SqlQuery {
+        let (terms, args) = self.terms(None, None);
+        let query = format!(
+            "select {} from events where {terms} \
+             order by time desc, log_index desc, position desc limit {most}",
+            COLUMNS.join(", ")
+        );
+        SqlQuery { query, args, limit: Some(most) }
+    }
+
     /// The query for the next page.
     fn query(&self, after: Option<(u64, u64)>, last: Option<(Time, (u64, u64))>) -> SqlQuery {
+        let (terms, args) = self.terms(after, last);
+        let query = format!(
+            "select {} from events where {terms} order by time, log_index, position \
+             limit {PAGE_ROWS}",
+            COLUMNS.join(", ")
+        );
+        SqlQuery { query, args, limit: Some(PAGE_ROWS) }
+    }
+
+    /// What was asked for as a condition with its arguments; `last`: only what came after it.
+    fn terms(
+        &self,
+        after: Option<(u64, u64)>,
+        last: Option<(Time, (u64, u64))>,
+    ) -> (String, Vec<SqlValue>) {
         let (mut terms, mut args) = (vec!["1".to_owned()], Vec::new());
         let mut push_term = |sql: &str, values: Vec<SqlValue>| {
             terms.push(sql.to_owned());
@@ -271,12 +321,7 @@ impl EventQuery<'_> {
             let values = vec![number(time.0), number(time.0), number(index), number(position)];
             push_term("time >= ? and (time, log_index, position) > (?, ?, ?)", values);
         }
-        let query = format!(
-            "select {} from events where {} order by time, log_index, position limit {PAGE_ROWS}",
-            COLUMNS.join(", "),
-            terms.join(" and ")
-        );
-        SqlQuery { query, args, limit: Some(PAGE_ROWS) }
+        (terms.join(" and "), args)
     }
 }
 

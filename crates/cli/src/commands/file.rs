@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::style;
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions, Loaded};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Inputs, Limits, LoadOptions, Loaded};
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Names standard input instead of a file.
 pub const STDIN: &str = "-";
@@ -16,20 +17,29 @@ pub const STDIN: &str = "-";
 pub const STDIN_FORMAT_RULE: &str =
     "standard input is YAML when it begins with --- or a field, else Jsonnet or JSON";
 
+/// A job file that was named, and what it is evaluated with.
+pub struct JobFile {
+    /// A path, or [`STDIN`].
+    pub name: String,
+    pub inputs: Inputs,
+    /// The options that say so, each with a blank before it, for commands that are suggested.
+    pub options: String,
+}
+
 /// The documents of a file, or all diagnostics. `owner`: the owner of jobs that name none, as far
 /// as it is known.
-pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
-    let options = options(owner.cloned())?;
-    if file != STDIN {
-        check_readable(file)?;
-        return Ok(cellwright_lang::load(Path::new(file), &options));
+pub fn load(file: &JobFile, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
+    let options = options(owner.cloned(), file.inputs.clone())?;
+    if file.name != STDIN {
+        check_readable(&file.name)?;
+        return Ok(cellwright_lang::load(Path::new(&file.name), &options));
     }
     let (source, format) = read_stdin()?;
     Ok(cellwright_lang::load_text(&source, Path::new("."), format, &options))
 }
 
 /// The same for commands that need a valid file. Warnings are printed.
-pub fn load_valid(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
+pub fn load_valid(file: &JobFile, owner: Option<&Name>) -> Result<Loaded, Failure> {
     match load(file, owner)? {
         Ok(loaded) => {
             print_diagnostics(&loaded.warnings);
@@ -39,12 +49,13 @@ pub fn load_valid(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
             print_diagnostics(&diagnostics);
             let errors = diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
             let counted = crate::format::pluralize(errors as u64, "error");
-            let next = match file {
+            let JobFile { name, options, .. } = file;
+            let next = match name.as_str() {
                 STDIN => format!("correct it; {STDIN_FORMAT_RULE}"),
-                _ => format!("correct it, then look again: cell validate {file}"),
+                _ => format!("correct it, then look again: cell validate {name}{options}"),
             };
             Err(Failure::Operation {
-                message: format!("{file} has {counted}; nothing was done"),
+                message: format!("{name} has {counted}; nothing was done"),
                 next,
             })
         }
@@ -74,15 +85,30 @@ pub fn print_diagnostics(diagnostics: &[Diagnostic]) {
 }
 
 /// How the files of the caller's jobs are loaded.
-pub fn options(owner: Option<Name>) -> Result<LoadOptions, Failure> {
+pub fn options(owner: Option<Name>, inputs: Inputs) -> Result<LoadOptions, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::from_error(&error, "see whether the program is still where it was started from")
     })?;
-    Ok(LoadOptions { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
+    let evaluator = Evaluator::Child(program);
+    Ok(LoadOptions { evaluator, limits: Limits::default(), owner, inputs })
 }
 
-/// The text of standard input, and its detected language, which errors name.
+/// The text of standard input, and its detected language, which errors name. It is read once: what
+/// is run in several cells is evaluated for each of them.
 pub fn read_stdin() -> Result<(Source, Format), Failure> {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let text = match TEXT.get() {
+        Some(text) => text,
+        None => {
+            let text = read_stdin_text()?;
+            TEXT.get_or_init(|| text)
+        }
+    };
+    let format = Format::of_text(text);
+    Ok((Source { name: format!("standard input as {format}"), text: text.clone() }, format))
+}
+
+fn read_stdin_text() -> Result<String, Failure> {
     let most = Limits::default().file_bytes;
     let mut text = String::new();
     let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);
@@ -91,6 +117,5 @@ pub fn read_stdin() -> Result<(Source, Format), Failure> {
     if text.len() as u64 > most {
         return Err(usage(format!("standard input has more than {most} bytes")));
     }
-    let format = Format::of_text(&text);
-    Ok((Source { name: format!("standard input as {format}"), text }, format))
+    Ok(text)
 }

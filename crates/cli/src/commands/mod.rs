@@ -21,6 +21,7 @@ mod events;
 mod exec;
 mod explain;
 mod file;
+mod file_inputs;
 mod fits;
 mod fmt;
 mod init;
@@ -29,6 +30,7 @@ mod join_request;
 mod logs;
 mod machine;
 mod master;
+mod one_off;
 mod pack;
 mod package;
 mod pagination;
@@ -175,7 +177,7 @@ impl Command {
             Command::Resize(args) => args.run(connection),
             Command::Drain(args) => args.run(connection),
             Command::Run(args) => args.run(connection),
-            Command::Validate(args) => args.run(),
+            Command::Validate(args) => args.run(connection),
             Command::Edit(args) => args.run(connection),
             Command::Fmt(args) => args.run(),
             Command::Init(args) => args.run(),

@@ -4,7 +4,7 @@ use crate::connection::Cell;
 use crate::failure::Failure;
 use cellwright_api::client::{ClientError, JobFilter, PageRequest};
 use cellwright_api::types::{JobView, MachineView, Page, TaskView};
-use cellwright_cell::name::JobKey;
+use cellwright_cell::name::{JobKey, Name};
 
 /// The largest page that the API returns.
 const PAGE_SIZE: u32 = 1000;
@@ -31,6 +31,11 @@ pub async fn jobs(cell: &Cell, filter: &JobFilter) -> Result<Vec<JobView>, Failu
 
 pub async fn tasks(cell: &Cell, job: &JobKey) -> Result<Vec<TaskView>, Failure> {
     fetch_all(async |page| Ok(cell.client.tasks(job, page).await?.value)).await
+}
+
+/// What is bound to a machine.
+pub async fn machine_tasks(cell: &Cell, machine: &Name) -> Result<Vec<TaskView>, Failure> {
+    fetch_all(async |page| Ok(cell.client.machine_tasks(machine, page).await?.value)).await
 }
 
 pub async fn machines(cell: &Cell) -> Result<Vec<MachineView>, Failure> {

@@ -1,17 +1,25 @@
 //! Requests to plan and run job files, and the plan token that binds a run to its plan.
 
-use super::file;
+use super::file::{self, JobFile};
+use super::package;
 use crate::connection::Cell;
 use crate::failure::Failure;
 use crate::output::print_notice;
+use crate::runtime::block_on;
 use cellwright_api::types::{PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::name::Name;
 use cellwright_lang::Document;
 
-/// The jobs of a file, or of standard input, to plan. Periodic jobs are not placed before they are
+/// The jobs of a file, or of standard input, to plan, with the packages that `cell` has for their
+/// images. Periodic jobs are not placed before they are
 /// due, and are reported as left out.
-pub fn load_plan_request(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
-    let documents = file::load_valid(file, owner)?.documents;
+pub fn load_plan_request(
+    cell: &Cell,
+    file: &JobFile,
+    owner: Option<&Name>,
+) -> Result<PlanJobs, Failure> {
+    let mut documents = file::load_valid(file, owner)?.documents;
+    block_on(package::pin_images(cell, &mut documents))?;
     for document in &documents {
         if let Document::Cron(cron) = document {
             print_notice(&format!(
@@ -41,13 +49,14 @@ pub async fn verify_plan(
     cell: &Cell,
     jobs: &PlanJobs,
     token: PlanToken,
-    file: &str,
+    file: &JobFile,
 ) -> Result<PlanView, Failure> {
     let plan = cell.client.plan(jobs).await?.value.item;
     let now: PlanToken = plan.token.parse().map_err(|error| {
         Failure::from_error(&error, "compare `cell --version` with the masters'")
     })?;
-    let again = format!("look at what it would do now: cell plan {file}");
+    let JobFile { name: file, options, .. } = file;
+    let again = format!("look at what it would do now: cell plan {file}{options}");
     if now.specs != token.specs {
         let message = format!("{file} has changed since the plan {token} was made");
         return Err(Failure::Operation { message, next: again });

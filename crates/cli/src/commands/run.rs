@@ -2,6 +2,9 @@
 //! differs is updated by a rolling update, and one that is equal is left alone. The cell decides in
 //! one step which of these applies, and reports it here.
 
+use super::file::JobFile;
+use super::file_inputs::InputArgs;
+use super::one_off::{self, OneOffArgs, Program};
 use super::update::closed_message;
 use super::wait::{WaitOptions, WaitResult, is_over_within};
 use super::{Success, file, package, pagination, parse, plan_request};
@@ -17,9 +20,10 @@ use cellwright_cell::command::ApplyOutcome;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::task::{StopCause, TaskOutcome, TaskState};
-use cellwright_lang::{CronDocument, Document, JobDocument};
+use cellwright_lang::{CronDocument, Document, Format, JobDocument};
 use clap::Args;
 use serde::Serialize;
+use std::path::Path;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -28,12 +32,18 @@ Examples:
   cell run examples/service.jsonnet
   cell run examples/batch.jsonnet --wait
   cell run jobs.yaml --owner ads
+  cell run -- sort -u words.txt
+  cell run --cpu 4 --array 1-100%8 train.sh
+  cell run web.jsonnet -J ../lib --set replicas=3
+  cell --context staging --context production run web.jsonnet --wait
 
 A job that is over, or was stopped, is started anew; one that is still stopping
 is waited for first. An update that is complete is closed by the next one.
 
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
-with `cell init`.";
+with `cell init`. A command behind -- and a script become a batch job that is
+run once; the script has options in lines that begin with #CELL. What it writes
+is shown, and its exit code is that of `cell run`, unless --detach is given.";
 
 /// How long a job that is stopping is waited for before it is submitted anew: a minute, because
 /// notices take seconds, and a user waits at a terminal.
@@ -43,9 +53,13 @@ const STOPPING_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Jobs in Jsonnet, JSON or YAML; - for standard input
-    #[arg(value_name = "FILE|-", required_unless_present = "named")]
+    /// Jobs in Jsonnet, JSON or YAML, or - for standard input; or a script, which begins with #!
+    #[arg(value_name = "FILE|-", required_unless_present_any = ["named", "command"])]
     file: Option<String>,
+
+    /// A command to run as a job of its own; behind a script, what it is called with
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
 
     /// The same, for those who are used to it
     #[arg(short = 'f', long = "file", value_name = "FILE|-", num_args = 0..=1,
@@ -61,15 +75,37 @@ pub struct RunArgs {
     plan: Option<PlanToken>,
 
     #[command(flatten)]
+    one_off: OneOffArgs,
+
+    #[command(flatten)]
+    inputs: InputArgs,
+
+    #[command(flatten)]
     wait_options: WaitOptions,
 
     #[command(flatten)]
     output: OutputArgs,
 }
 
+/// A cell with what is to run there.
+struct Target {
+    /// Its name, where there are several.
+    context: Option<String>,
+    wait_options: WaitOptions,
+    /// Whether what is run is shown as if it ran here.
+    is_attached: bool,
+    cell: Cell,
+    file: JobFile,
+    owner: Option<Name>,
+    documents: Vec<Document>,
+}
+
 /// The result for one job or periodic job of the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunResult {
+    /// In which cell, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
     /// `job` or `cron`.
     pub kind: &'static str,
     pub owner: Name,
@@ -87,61 +123,163 @@ pub struct RunResult {
 impl RunArgs {
     pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         self.wait_options.check(self.output.output)?;
-        let file = self.file()?;
+        let targets = match self.program()? {
+            Some(program) => vec![self.one_off_target(connection, &program)?],
+            None => self.targets(connection)?,
+        };
+        let mut all = Vec::new();
+        let mut ended = Ok(Success::Done);
+        for (position, target) in targets.iter().enumerate() {
+            let mut done = Vec::new();
+            ended = self.run_in(target, &mut done);
+            all.append(&mut done);
+            if !matches!(ended, Ok(Success::Done)) {
+                // A cell that is named later is meant to get what went well before.
+                let rest = targets[position + 1..].iter().filter_map(|rest| rest.context.clone());
+                let rest: Vec<String> = rest.collect();
+                if !rest.is_empty() {
+                    print_notice(&format!("not reached: {}", rest.join(", ")));
+                }
+                ended = ended.map_err(|failure| match &target.context {
+                    Some(context) => failure.with_context(context),
+                    None => failure,
+                });
+                break;
+            }
+        }
+        if self.output.output != Output::Table {
+            print_named(&all, &job_names(&all))?;
+        }
+        ended
+    }
+
+    /// The cells, each with the file evaluated for it: a file that is wrong for one of them is run
+    /// in none.
+    fn targets(&self, connection: &ConnectionArgs) -> Result<Vec<Target>, Failure> {
+        let name = self.file()?;
+        let connections = connection.each_context()?;
+        let several = connections.len() > 1;
+        if several && self.plan.is_some() {
+            return Err(Failure::Usage {
+                message: "a plan is of one cell, here are several".into(),
+                next: "one after the other, each with --context and its own --plan".into(),
+            });
+        }
+        let target = |connection: &ConnectionArgs| {
+            let cell = connection.cell()?;
+            let file = self.inputs.file(name, connection)?;
+            let owner = cell.job_owner(self.owner.clone());
+            let mut documents = file::load_valid(&file, owner.as_ref())?.documents;
+            block_on(package::pin_images(&cell, &mut documents))?;
+            let context = connection.context()?.filter(|_| several).map(str::to_owned);
+            let wait_options = self.wait_options;
+            let is_attached = false;
+            Ok(Target { context, wait_options, is_attached, cell, file, owner, documents })
+        };
+        connections.iter().map(target).collect()
+    }
+
+    /// The command or script, if that is what is to be run.
+    fn program(&self) -> Result<Option<Program>, Failure> {
+        let usage = |message: String, next: String| Err(Failure::Usage { message, next });
+        let name = self.file()?;
+        if name.is_empty() {
+            return Ok(Some(Program::Command(self.command.clone())));
+        }
+        let is_job_file = name == file::STDIN || Format::of(Path::new(name)).is_some();
+        let program = if is_job_file { None } else { Program::of_script(name, &self.command) };
+        let options = self.one_off.first_given();
+        match (&program, options, self.command.is_empty()) {
+            (None, Some(option), _) => usage(
+                format!("{option} is for a command or a script; {name} has fields of its own"),
+                format!("cell run {name}, or cell run {option} … -- COMMAND"),
+            ),
+            (None, None, false) => usage(
+                format!(
+                    "{name} is not called with arguments: it is no script, which begins with #!"
+                ),
+                format!("cell run {name}, or cell run -- COMMAND"),
+            ),
+            _ => Ok(program),
+        }
+    }
+
+    /// The cell with the job that the command or script becomes.
+    fn one_off_target(
+        &self,
+        connection: &ConnectionArgs,
+        program: &Program,
+    ) -> Result<Target, Failure> {
+        if self.plan.is_some() {
+            return Err(Failure::Usage {
+                message: "--plan is for job files".into(),
+                next: "the same command without --plan".into(),
+            });
+        }
+        if one_off::has_foreign_options_only(program) {
+            print_notice("note: lines of #SBATCH are not read; ours begin with #CELL");
+        }
+        let options = self.one_off.with_script(program)?;
+        let spec = options.job(program, crate::clock::now())?;
         let cell = connection.cell()?;
         let owner = cell.job_owner(self.owner.clone());
-        let documents = file::load_valid(file, owner.as_ref())?.documents;
-        let plan = block_on(self.verified_plan(&cell, owner.as_ref(), &documents, file))?;
+        let is_attached = !options.detach;
+        let wait_options = if is_attached {
+            self.wait_options.attached(self.output.output)
+        } else {
+            self.wait_options
+        };
+        let documents = vec![Document::Job(JobDocument { owner: None, spec, image: None })];
+        let file = self.inputs.file(file::STDIN, connection)?;
+        Ok(Target { context: None, wait_options, is_attached, cell, file, owner, documents })
+    }
+
+    /// Runs the file in one cell; `done` has the results, also when it fails.
+    fn run_in(&self, target: &Target, done: &mut Vec<RunResult>) -> Result<Success, Failure> {
+        let Target { context, wait_options, is_attached, cell, file, owner, documents } = target;
+        let table = self.output.output == Output::Table && !is_attached;
+        let owner = owner.as_ref();
+        if let Some(context) = context.as_ref().filter(|_| table) {
+            print_prose(&format!("context {context}\n"))?;
+        }
+        let plan = block_on(self.verified_plan(cell, owner, documents, file))?;
         // The warnings are only advice: a cell that cannot list its packages may still accept the
         // jobs.
-        for warning in block_on(package::warnings(&cell, &documents)).unwrap_or_default() {
+        for warning in block_on(package::warnings(cell, documents)).unwrap_or_default() {
             print_notice(&warning);
         }
-        let table = self.output.output == Output::Table;
-        let mut done = Vec::new();
         for (position, document) in documents.iter().enumerate() {
-            match block_on(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
+            match block_on(run_document(cell, owner, document, plan.as_ref())) {
                 Ok(result) => {
                     if table {
                         print_prose(&result.text())?;
                     }
-                    done.push(result);
+                    done.push(RunResult { context: context.clone(), ..result });
                 }
                 Err(failure) => {
-                    if !table {
-                        print_named(&done, &job_names(&done))?;
-                    }
                     return Err(match documents.len() {
                         1 => failure,
                         _ => failure.with_context(&partial_failure_context(
-                            &done,
+                            done,
                             &documents[position..],
-                            owner.as_ref(),
+                            owner,
                         )),
                     });
                 }
             }
         }
         if table {
-            print(&next_hint(&done))?;
+            print(&next_hint(context.as_deref(), done))?;
+        }
+        if !wait_options.is_set() {
+            return Ok(Success::Done);
         }
         let mut waited = Vec::new();
-        let ended = if self.wait_options.is_set() {
-            self.wait_options.wait_for_jobs(
-                &cell,
-                &job_keys(&done),
-                self.output.output,
-                &mut waited,
-            )
-        } else {
-            Ok(Success::Done)
-        };
-        if !table {
-            for result in done.iter_mut().filter(|ran| ran.kind == "job") {
-                let name = result.key().to_string();
-                result.ended = waited.iter().find(|ended| ended.job == name).cloned();
-            }
-            print_named(&done, &job_names(&done))?;
+        let (jobs, output) = (job_keys(done), self.output.output);
+        let ended = wait_options.wait_for_jobs(cell, &jobs, output, &mut waited);
+        for result in done.iter_mut().filter(|ran| ran.kind == "job") {
+            let name = result.key().to_string();
+            result.ended = waited.iter().find(|ended| ended.job == name).cloned();
         }
         ended
     }
@@ -170,7 +308,7 @@ impl RunArgs {
         cell: &Cell,
         owner: Option<&Name>,
         documents: &[Document],
-        file: &str,
+        file: &JobFile,
     ) -> Result<Option<PlanView>, Failure> {
         let Some(token) = self.plan else { return Ok(None) };
         let jobs = PlanJobs { jobs: plan_request::submit_requests(documents, owner) };
@@ -206,11 +344,12 @@ fn job_keys(done: &[RunResult]) -> Vec<JobKey> {
 }
 
 /// What to type next, for what was run.
-fn next_hint(done: &[RunResult]) -> String {
+fn next_hint(context: Option<&str>, done: &[RunResult]) -> String {
+    let context = context.map_or(String::new(), |name| format!("--context {name} "));
     match (&job_keys(done)[..], done) {
-        ([single], _) => format!("next: cell status {single}\n"),
-        ([], [cron]) => format!("next: cell status {}\n", cron.key()),
-        _ => "next: cell status\n".to_owned(),
+        ([single], _) => format!("next: cell {context}status {single}\n"),
+        ([], [cron]) => format!("next: cell {context}status {}\n", cron.key()),
+        _ => format!("next: cell {context}status\n"),
     }
 }
 
@@ -299,6 +438,7 @@ async fn run_job(
         warn_stopped_tasks(cell, &key).await?;
     }
     Ok(RunResult {
+        context: None,
         kind: "job",
         owner: key.user,
         name: key.job,
@@ -378,6 +518,7 @@ async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<RunRe
         (true, _) => ApplyOutcome::Updated,
     };
     Ok(RunResult {
+        context: None,
         kind: "cron",
         owner,
         name: cron.spec.name.clone(),
@@ -438,6 +579,7 @@ mod tests {
     fn what_was_run_is_named_with_its_owner() {
         let name = |text: &str| Name::new(text).unwrap();
         let result = RunResult {
+            context: None,
             kind: "job",
             owner: name("dev"),
             name: name("web"),

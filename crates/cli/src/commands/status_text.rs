@@ -17,9 +17,58 @@ pub fn exit_text(class: ExitClass) -> String {
     }
 }
 
-/// Whether the task is pending only because it failed, or could not be started.
+/// Whether the task is pending only because it failed, or could not be started. One that the cell
+/// took from its machine since is not, however often it failed before.
 pub fn is_failing(task: &TaskView) -> bool {
-    task.failures_in_row > 0 && !task.state.is_dead()
+    let was_moved = task.last_end.as_ref().is_some_and(|end| is_move(&end.why));
+    task.failures_in_row > 0 && !task.state.is_dead() && !was_moved
+}
+
+/// Whether an attempt ended for a reason of the cell or its machine.
+fn is_move(why: &Reason) -> bool {
+    matches!(
+        why,
+        Reason::Preempted { .. }
+            | Reason::Drained
+            | Reason::OverCommitted
+            | Reason::AllocMoved
+            | Reason::UpdateRestart
+            | Reason::UpdateMove
+            | Reason::MachineDown
+            | Reason::MachineRemoved
+            | Reason::Rebalanced
+            | Reason::ResourcePressure(_)
+    )
+}
+
+/// The words of [`state`], as `--state` takes them.
+pub const TASK_STATES: [&str; 11] = [
+    "failed",
+    "failing",
+    "unhealthy",
+    "pending",
+    "deferred",
+    "starting",
+    "running",
+    "stopping",
+    "finished",
+    "stopped",
+    "never-ran",
+];
+
+/// Whether the task is in the state of this word.
+pub fn is_in_state(task: &TaskView, word: &str) -> bool {
+    state(task).replace(' ', "-") == word || (word == "failing" && is_failing(task))
+}
+
+/// Sorts what a person has to look at to the front; alike ones stay in their order.
+pub fn failures_first(tasks: &mut [TaskView]) {
+    tasks.sort_by_key(|task| match task.state {
+        TaskState::Dead(TaskOutcome::Failed(_)) => 0,
+        _ if is_failing(task) => 1,
+        TaskState::Running if !task.healthy => 2,
+        _ => 3,
+    });
 }
 
 /// The state in one word, or two.
@@ -207,6 +256,53 @@ mod tests {
         assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
         let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));
         assert_eq!(note(&ended, Time(0)), "out of memory at its own limit");
+    }
+
+    #[test]
+    fn one_that_was_drained_is_not_failing_however_often_it_failed_before() {
+        for (why, want) in [
+            (json!("drained"), "pending"),
+            (json!("machine_down"), "pending"),
+            (json!({"preempted": {"by": 3}}), "pending"),
+            (json!({"exited": {"code": 5}}), "failing"),
+            (json!("unhealthy"), "failing"),
+        ] {
+            let end = json!({
+                "attempt": 3, "at": 0, "machine": "m1", "code": "x", "why": why, "text": "x",
+            });
+            assert_eq!(state(&task(json!({"failures_in_row": 2, "last_end": end}))), want, "{why}");
+        }
+    }
+
+    #[test]
+    fn what_failed_comes_first_and_states_are_asked_for_by_their_words() {
+        let named = |name: &str, mut fields: serde_json::Value| {
+            fields["name"] = json!(name);
+            task(fields)
+        };
+        let mut tasks = vec![
+            named("a", json!({"state": "running"})),
+            named("b", json!({"failures_in_row": 1})),
+            named("c", json!({"state": "running", "healthy": false})),
+            named("d", json!({"state": {"dead": {"failed": "out_of_memory"}}})),
+            named("e", json!({})),
+            named("f", json!({"state": {"dead": "dependency_failed"}})),
+        ];
+        failures_first(&mut tasks);
+        let names = |tasks: &[TaskView]| tasks.iter().map(|t| t.name.clone()).collect::<String>();
+        assert_eq!(names(&tasks), "dbcaef");
+        let of = |word: &str| {
+            names(&tasks.iter().filter(|t| is_in_state(t, word)).cloned().collect::<Vec<_>>())
+        };
+        assert_eq!(
+            (of("failed"), of("failing"), of("pending")),
+            ("d".into(), "b".into(), "e".into())
+        );
+        assert_eq!(
+            (of("never-ran"), of("running"), of("unhealthy")),
+            ("f".into(), "a".into(), "c".into())
+        );
+        assert!(tasks.iter().all(|t| TASK_STATES.iter().any(|word| is_in_state(t, word))));
     }
 
     #[test]

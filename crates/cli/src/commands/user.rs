@@ -256,7 +256,7 @@ impl AddArgs {
 /// The new user's context is named as the caller's.
 fn current_context_name(connection: &ConnectionArgs) -> Result<String, Failure> {
     let (_, contexts) = connection.load_contexts()?;
-    let picked = contexts.pick(connection.context.as_deref());
+    let picked = contexts.pick(connection.context()?);
     let (name, _) = picked.map_err(|error| Failure::from_error(&error, "cell context ls"))?;
     Ok(name.to_owned())
 }
@@ -275,6 +275,7 @@ fn context_text(
         token: Some(Secret::new(made.token)),
         certificate: None,
         key: None,
+        libraries: Vec::new(),
     };
     contexts.put(name, context);
     let text = toml::to_string_pretty(&contexts)

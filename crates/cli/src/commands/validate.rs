@@ -1,7 +1,9 @@
 //! `cell validate`: validates job files without a cell.
 
+use super::file_inputs::InputArgs;
 use super::{Success, file, parse};
 use crate::args::OutputArgs;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print_json, print_prose};
@@ -15,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   cell validate examples/service.jsonnet
   cell validate *.jsonnet -o json
+  cell validate web.jsonnet -J ../lib --set replicas=3
 
 Exit codes: 0 all are right, 1 something is wrong, 2 wrong usage. What only a
 cell knows, such as quota, is looked at by `cell run`.";
@@ -32,24 +35,37 @@ pub struct ValidateArgs {
     owner: Name,
 
     #[command(flatten)]
+    inputs: InputArgs,
+
+    #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Serialize)]
 struct CheckedFile {
     file: String,
+    /// For which cell, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<String>,
     valid: bool,
     documents: Vec<Document>,
     diagnostics: Vec<Diagnostic>,
 }
 
 impl ValidateArgs {
-    pub fn run(self) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let connections = connection.each_context()?;
         let mut all = Vec::new();
         // An unreadable file does not prevent the diagnostics of the others.
         let mut unreadable = None;
-        for name in &self.files {
-            let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner)) {
+        for (name, connection) in
+            self.files.iter().flat_map(|name| connections.iter().map(move |to| (name, to)))
+        {
+            let job_file = self.inputs.file(name, connection)?;
+            let context = connection.context()?.filter(|_| connections.len() > 1);
+            let context = context.map(str::to_owned);
+            let loaded = file::load(&job_file, Some(&self.owner));
+            let (valid, documents, diagnostics) = match loaded {
                 Ok(Ok(loaded)) => (true, loaded.documents, loaded.warnings),
                 Ok(Err(Diagnostics(diagnostics))) => (false, Vec::new(), diagnostics),
                 Err(failure) => {
@@ -57,7 +73,7 @@ impl ValidateArgs {
                     continue;
                 }
             };
-            all.push(CheckedFile { file: name.clone(), valid, documents, diagnostics });
+            all.push(CheckedFile { file: name.clone(), context, valid, documents, diagnostics });
         }
         match self.output.output {
             Output::Json if all.is_empty() => {}
@@ -66,11 +82,11 @@ impl ValidateArgs {
                 for checked in &all {
                     file::print_diagnostics(&checked.diagnostics);
                     if checked.valid {
-                        print_prose(&format!(
-                            "{}: {}\n",
-                            checked.file,
-                            count_documents(&checked.documents)
-                        ))?;
+                        let CheckedFile { file, context, documents, .. } = checked;
+                        let context = context.as_ref();
+                        let place = context.map_or(String::new(), |name| format!(" for {name}"));
+                        let counted = count_documents(documents);
+                        print_prose(&format!("{file}{place}: {counted}\n"))?;
                     }
                 }
             }

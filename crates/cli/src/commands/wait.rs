@@ -21,6 +21,7 @@ use cellwright_api::error::Code;
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::job::JobState;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::spec::Domain;
 use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args};
@@ -114,6 +115,7 @@ impl WaitArgs {
             cell,
             placement_timeout: self.placement_timeout,
             follow: false,
+            is_attached: false,
             output: self.output.output,
         };
         let mut finished = pin!(waiter.wait_all(targets, unfinished, results));
@@ -197,6 +199,19 @@ impl WaitResult {
         }
     }
 
+    /// What went wrong, beside the output.
+    fn print_note(&self) {
+        let text = &self.text;
+        match (self.outcome, &self.task) {
+            (Outcome::Finished, _) => {}
+            (Outcome::NotPlaced, _) => {
+                crate::output::note!("{}", not_placed_text(&self.job, text));
+            }
+            (_, Some(task)) => crate::output::note!("{task} {text}"),
+            _ => crate::output::note!("{text}"),
+        }
+    }
+
     fn success(&self) -> Success {
         match self.outcome {
             Outcome::Finished => Success::Done,
@@ -219,9 +234,20 @@ pub struct WaitOptions {
 
     #[command(flatten)]
     placement_timeout: PlacementTimeout,
+
+    /// Nothing but what the tasks write goes to standard output.
+    #[arg(skip)]
+    is_attached: bool,
 }
 
 impl WaitOptions {
+    /// For a command that is run as if it ran here: what it writes is all that is shown, unless a
+    /// document is asked for.
+    pub fn attached(self, output: Output) -> WaitOptions {
+        let is_document = output == Output::Json;
+        WaitOptions { wait: is_document, follow: !is_document, is_attached: true, ..self }
+    }
+
     pub fn is_set(self) -> bool {
         self.wait || self.follow
     }
@@ -256,6 +282,7 @@ impl WaitOptions {
                 cell,
                 placement_timeout: self.placement_timeout,
                 follow: self.follow,
+                is_attached: self.is_attached,
                 output,
             };
             let finished = waiter.wait_all(&targets, &unfinished, results);
@@ -272,6 +299,8 @@ struct Waiter<'a> {
     placement_timeout: PlacementTimeout,
     /// Prints their output meanwhile.
     follow: bool,
+    /// How it ended is told beside the output, and only where something went wrong.
+    is_attached: bool,
     output: Output,
 }
 
@@ -294,8 +323,10 @@ impl Waiter<'_> {
                 }
             };
             let ended = self.placement_timeout.wait_or_give_up(self.cell, target, finished).await?;
-            if self.output == Output::Table {
-                ended.print(several)?;
+            match self.output {
+                Output::Table if self.is_attached => ended.print_note(),
+                Output::Table => ended.print(several)?,
+                Output::Json => {}
             }
             if worst == Success::Done {
                 worst = ended.success();
@@ -398,7 +429,11 @@ async fn follow_placement(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
         }
         let is_waiting = job.tasks.pending + job.tasks.deferred + job.tasks.assigned > 0;
         let target = Target { job: key.clone(), tasks: None };
-        if !is_waiting || fetch_tasks(cell, &target).await?.iter().all(|task| task.attempt > 0) {
+        // Of a job that is placed a part at a time, the last place comes when it is almost over.
+        let is_throttled = job.spec.spread.iter().any(|limit| limit.domain == Domain::Cell);
+        let tasks = fetch_tasks(cell, &target).await?;
+        let mut placed = tasks.iter().map(|task| task.attempt > 0);
+        if !is_waiting || (is_throttled && placed.clone().any(|is| is)) || placed.all(|is| is) {
             return Ok(());
         }
     }

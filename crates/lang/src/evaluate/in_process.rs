@@ -3,8 +3,10 @@
 
 use super::error_text::{self, SourceMap};
 use super::import::{self, LIBRARY, LIBRARY_NAME};
+use super::parameters::{self, Arguments, Mismatch};
 use super::{EvaluationAnswer, EvaluationRequest};
 use crate::diagnostic::{Diagnostic, Source};
+use crate::locate;
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::interner::InternedStr;
 use rsjsonnet_lang::program::{
@@ -36,13 +38,14 @@ pub(super) fn evaluate(request: &EvaluationRequest) -> EvaluationAnswer {
         loaded: BTreeMap::new(),
         last_failure: None,
     };
-    let loaded = files.load(&mut program, &request.source, &request.root);
-    let text = loaded.and_then(|thunk| {
-        let value = program.eval_value(&thunk, &mut files);
-        let value = value.map_err(|error| files.evaluation_error(&program, &error))?;
+    let value = match files.load(&mut program, &request.source, &request.folders.own) {
+        Ok(thunk) => files.value_of_file(&mut program, &thunk),
+        Err(diagnostic) => Err(vec![*diagnostic]),
+    };
+    let text = value.and_then(|value| {
         program
             .manifest_json(&value, false)
-            .map_err(|error| files.evaluation_error(&program, &error))
+            .map_err(|error| vec![*files.evaluation_error(&program, &error)])
     });
     match text {
         Ok(text) if text.len() as u64 > request.limits.output_bytes => {
@@ -54,7 +57,7 @@ pub(super) fn evaluate(request: &EvaluationRequest) -> EvaluationAnswer {
             ])
         }
         Ok(text) => EvaluationAnswer::Value(text),
-        Err(diagnostic) => EvaluationAnswer::Failed(vec![*diagnostic]),
+        Err(diagnostics) => EvaluationAnswer::Failed(diagnostics),
     }
 }
 
@@ -72,6 +75,45 @@ impl<'p> ImportLoader<'p, '_> {
         program.load_source(context, bytes, true, &source.name).map_err(|e: LoadError| {
             Box::new(error_text::load_error(program, &self.sources, source, &e))
         })
+    }
+
+    /// The value of the file: of a function, what it returns for its parameters.
+    fn value_of_file(
+        &mut self,
+        program: &mut Program<'p>,
+        file: &Thunk<'p>,
+    ) -> Result<Value<'p>, Vec<Diagnostic>> {
+        let (inputs, source) = (&self.request.inputs, &self.request.source);
+        let value = program.eval_value(file, self);
+        let value = value.map_err(|error| vec![*self.evaluation_error(program, &error)])?;
+        if !value.is_function() {
+            return if inputs.parameters.is_empty() {
+                Ok(value)
+            } else {
+                Err(Mismatch::none_taken(inputs).diagnostics(&source.name, &[]))
+            };
+        }
+        let mut thunks = |values: &BTreeMap<String, serde_json::Value>| {
+            let thunk = |(name, value): (&String, &serde_json::Value)| {
+                let text = Source { name: format!("--set {name}"), text: value.to_string() };
+                let thunk = self.load(program, &text, &self.request.folders.own);
+                thunk.map(|thunk| (name.clone(), thunk)).map_err(|diagnostic| vec![*diagnostic])
+            };
+            values.iter().map(thunk).collect::<Result<BTreeMap<_, _>, _>>()
+        };
+        let given = thunks(&inputs.parameters)?;
+        let mut offered = thunks(&inputs.offered)?;
+        offered.retain(|name, _| !given.contains_key(name));
+        match parameters::call(program, file, Arguments { given, offered }, self) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(vec![*self.evaluation_error(program, &error)]),
+            Err(mismatch) => {
+                let request = self.request;
+                let most_bytes = request.limits.file_bytes;
+                let declared = locate::parameters(source, &request.folders, most_bytes);
+                Err(mismatch.diagnostics(&source.name, &declared))
+            }
+        }
     }
 
     fn evaluation_error(&mut self, program: &Program<'p>, error: &EvalError) -> Box<Diagnostic> {
@@ -100,7 +142,7 @@ impl<'p> ImportLoader<'p, '_> {
         }
     }
 
-    /// The path of the file that `from` imports, below the root.
+    /// The path of the file that `from` imports.
     fn resolve_import(
         &self,
         program: &Program<'p>,
@@ -108,8 +150,8 @@ impl<'p> ImportLoader<'p, '_> {
         path: &str,
     ) -> Result<PathBuf, String> {
         let (context, _, _) = program.span_manager().get_span(from);
-        let folder = self.folders.get(&context).unwrap_or(&self.request.root);
-        import::resolve(&self.request.root, folder, path)
+        let folder = self.folders.get(&context).unwrap_or(&self.request.folders.own);
+        self.request.folders.resolve(folder, path)
     }
 
     fn read_import(
@@ -123,15 +165,15 @@ impl<'p> ImportLoader<'p, '_> {
     }
 
     fn fail(&mut self, message: String) -> ImportError {
-        let help = "files in the folder of the file and below it, and cell.libsonnet";
+        let help = self.request.folders.allowed();
         let diagnostic = Diagnostic::error(&self.request.source.name, message).with_help(help);
         self.last_failure = Some(diagnostic);
         ImportError
     }
 
-    /// The path relative to the root, for error messages.
+    /// The path relative to the folder of the file, for error messages.
     fn name_of(&self, real: &Path) -> String {
-        let inner = real.strip_prefix(&self.request.root).unwrap_or(real);
+        let inner = real.strip_prefix(&self.request.folders.own).unwrap_or(real);
         let beside = Path::new(&self.request.source.name).parent();
         beside.map_or(inner.to_owned(), |folder| folder.join(inner)).display().to_string()
     }
@@ -160,7 +202,7 @@ impl<'p> ImportLoader<'p, '_> {
                 .map_err(|error| self.fail(format!("{path:?} is not UTF-8: {error}")))?;
             Source { name: self.name_of(&real), text }
         };
-        let folder = real.parent().map_or(self.request.root.clone(), Path::to_owned);
+        let folder = real.parent().map_or(self.request.folders.own.clone(), Path::to_owned);
         let thunk = self.load(program, &source, &folder).map_err(|diagnostic| {
             self.last_failure = Some(*diagnostic);
             ImportError

@@ -12,11 +12,15 @@ mod child;
 pub(crate) mod error_text;
 pub(crate) mod import;
 mod in_process;
+mod parameters;
 
 pub use child::run as run_child;
 
+use crate::LoadOptions;
 use crate::diagnostic::{Diagnostic, Source};
+use crate::inputs::Inputs;
 use crate::limits::Limits;
+use import::ImportFolders;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -44,8 +48,9 @@ pub enum Evaluator {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct EvaluationRequest {
     source: Source,
-    /// Imports are restricted to this folder and those below it.
-    root: PathBuf,
+    /// Imports are restricted to these folders and those below them.
+    folders: ImportFolders,
+    inputs: Inputs,
     limits: Limits,
 }
 
@@ -60,13 +65,16 @@ enum EvaluationAnswer {
 /// The JSON that the source evaluates to.
 pub(crate) fn evaluate(
     source: &Source,
-    root: &Path,
-    evaluator: &Evaluator,
-    limits: &Limits,
+    folders: &ImportFolders,
+    options: &LoadOptions,
 ) -> Result<String, Vec<Diagnostic>> {
-    let request =
-        EvaluationRequest { source: source.clone(), root: root.to_owned(), limits: *limits };
-    match evaluator {
+    let request = EvaluationRequest {
+        source: source.clone(),
+        folders: folders.clone(),
+        inputs: options.inputs.clone(),
+        limits: options.limits,
+    };
+    match &options.evaluator {
         Evaluator::InProcess => match in_process::evaluate(&request) {
             EvaluationAnswer::Value(text) => Ok(text),
             EvaluationAnswer::Failed(failed) => Err(failed),

@@ -189,8 +189,9 @@ fn layout(pieces: &[Piece], regions: &IndentRegions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evaluate::import::ImportFolders;
     use crate::evaluate::{Evaluator, evaluate};
-    use crate::limits::Limits;
+    use crate::{Inputs, Limits, LoadOptions};
     use proptest::prelude::*;
     use std::path::Path;
 
@@ -316,7 +317,10 @@ local a =
         fn formatting_keeps_the_meaning_and_is_done_once(text in expression()) {
             let value = |text: &str| {
                 let source = Source { name: "f.jsonnet".into(), text: text.into() };
-                evaluate(&source, Path::new("."), &Evaluator::InProcess, &Limits::default())
+                let folders = ImportFolders::new(Path::new("."), &[]).unwrap();
+                let (evaluator, limits) = (Evaluator::InProcess, Limits::default());
+                let inputs = Inputs::default();
+                evaluate(&source, &folders, &LoadOptions { evaluator, limits, owner: None, inputs })
             };
             let once = format(&text);
             prop_assert_eq!(value(&text).ok(), value(&once).ok(), "{}", &once);

@@ -150,12 +150,12 @@ impl ClusterSnapshot {
         check_equal(label("spec"), &a.spec, &b.spec)?;
         let counts = |snapshot: &ClusterSnapshot, row: &JobRow, m: usize| {
             let at = |counts: &Option<Box<super::rows::DomainCounts>>| {
-                counts.as_ref().map_or([0u32; 3], |c| {
+                counts.as_ref().map_or([0u32; 4], |c| {
                     let domain = |id: u32| (id != NO_DOMAIN).then_some(id);
                     let (rack, power) = (snapshot.machines.rack[m], snapshot.machines.power[m]);
                     let rack = domain(rack).map_or(0, |id| c.rack.get(id));
                     let power = domain(power).map_or(0, |id| c.power.get(id));
-                    [c.machine.get(m as u32), rack, power]
+                    [c.machine.get(m as u32), rack, power, c.cell]
                 })
             };
             (at(&row.hard_spread_counts), at(&row.soft_spread_counts))

@@ -156,6 +156,7 @@ pub(crate) struct DomainCounts {
     pub machine: Counts,
     pub rack: Counts,
     pub power: Counts,
+    pub cell: u32,
 }
 
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use crate::class::{AllocSet, ClassId, ClassRequest, SUMS, Siblings, charges};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::priority::AppClass;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::{JobKind, JobSpec};
+use cellwright_cell::spec::{Domain, JobKind, JobSpec};
 use cellwright_cell::time::Time;
 use std::sync::Arc;
 
@@ -461,11 +461,14 @@ impl ClusterSnapshot {
             counts.machine.add(m as u32);
             known(rack).then(|| counts.rack.add(rack));
             known(power).then(|| counts.power.add(power));
+            counts.cell = counts.cell.saturating_add(1);
         } else {
             counts.machine.remove(m as u32);
             known(rack).then(|| counts.rack.remove(rack));
             known(power).then(|| counts.power.remove(power));
-            row.domain_departures += u64::from(known(rack) || known(power));
+            counts.cell = counts.cell.saturating_sub(1);
+            let bounded = row.spec.spread.iter().any(|limit| limit.domain == Domain::Cell);
+            row.domain_departures += u64::from(known(rack) || known(power) || bounded);
         }
     }
 }

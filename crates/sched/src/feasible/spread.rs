@@ -1,5 +1,6 @@
 //! Spread limits: at most so many tasks of the job on one machine, in one rack, on one power
-//! domain. A machine whose rack or power domain is unknown is not held to a limit over it.
+//! domain, or in the whole cell at once. A machine whose rack or power domain is unknown is not
+//! held to a limit over it.
 
 use super::PlacementTarget;
 use crate::class::Class;
@@ -25,12 +26,13 @@ pub(crate) fn tasks_in_domain(
         Domain::Machine => counts.machine.get(m as u32),
         Domain::Rack => known(snapshot.machines.rack[m]).map_or(0, |id| counts.rack.get(id)),
         Domain::Power => known(snapshot.machines.power[m]).map_or(0, |id| counts.power.get(id)),
+        Domain::Cell => counts.cell,
     }
 }
 
 fn is_exceeded(snapshot: &ClusterSnapshot, class: &Class, m: usize, limit: &SpreadLimit) -> bool {
     let known = match limit.domain {
-        Domain::Machine => true,
+        Domain::Machine | Domain::Cell => true,
         Domain::Rack => snapshot.machines.rack[m] != NO_DOMAIN,
         Domain::Power => snapshot.machines.power[m] != NO_DOMAIN,
     };

@@ -143,10 +143,10 @@ fn volumes(rng: &mut TestRng) -> Vec<Volume> {
 }
 
 fn spread(rng: &mut TestRng) -> Vec<SpreadLimit> {
-    let domains = [Domain::Machine, Domain::Rack, Domain::Power];
+    let domains = [Domain::Machine, Domain::Rack, Domain::Power, Domain::Cell];
     domains
         .into_iter()
-        .filter(|_| rng.one_in(2))
+        .filter(|domain| rng.one_in(if *domain == Domain::Cell { 6 } else { 2 }))
         .collect::<Vec<_>>()
         .into_iter()
         .map(|domain| SpreadLimit { domain, limit: rng.below(3) as u32 + 1 })
@@ -230,7 +230,8 @@ pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobS
         let bytes = spec.task.limits.disk / 2;
         spec.retain_disk = Some(RetainDisk { bytes, keep: Span(3000), log_saver: None });
     } else if rng.one_in(4) {
-        let other = TaskOverride { limits: Some(self::limits(rng, true)), ..Default::default() };
+        let other =
+            TaskOverride { limits: Some(self::limits(rng, true).into()), ..Default::default() };
         spec.overrides.insert(rng.below(u64::from(count)) as u32, other);
     }
     spec

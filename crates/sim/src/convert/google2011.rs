@@ -92,7 +92,7 @@ fn convert_job(
         spec.spread.push(SpreadLimit { domain: Domain::Machine, limit: 1 });
     }
     for (index, task) in tasks.iter().enumerate().filter(|(_, t)| limits(t) != usual) {
-        let limits = Some(limits(task));
+        let limits = Some(limits(task).into());
         spec.overrides.insert(index as u32, TaskOverride { limits, ..TaskOverride::default() });
     }
     let reserved = options.usage.map_or(ReservedShare::ALL, |model| model.reserved());

@@ -164,7 +164,7 @@ impl Context<'_> {
         let Some(load) = self.state.job_load(task.job) else { return false };
         new.spread.iter().all(|spread| {
             let known = match spread.domain {
-                Domain::Machine => true,
+                Domain::Machine | Domain::Cell => true,
                 Domain::Rack => row.spec.rack.is_some(),
                 Domain::Power => row.spec.power.is_some(),
             };

@@ -18,7 +18,7 @@ pub fn has_name(blob: &BlobView, name_or_digest: &str) -> bool {
 }
 
 /// Names come first: a name of hexadecimal digits is meant as a name.
-fn pick(stored: Vec<BlobView>, name_or_digest: &str) -> Result<BlobView, Failure> {
+pub fn pick(stored: Vec<BlobView>, name_or_digest: &str) -> Result<BlobView, Failure> {
     let (mut named, others): (Vec<_>, Vec<_>) =
         stored.into_iter().partition(|blob| has_name(blob, name_or_digest));
     if named.len() > 1 {

@@ -2,11 +2,13 @@
 
 mod build;
 mod find;
+mod images;
 mod import;
 mod missing_packages;
 mod push;
 mod show;
 
+pub use images::pin_images;
 pub use missing_packages::warnings;
 
 use super::{Success, pagination};

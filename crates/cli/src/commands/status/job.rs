@@ -180,6 +180,29 @@ pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
     }
 }
 
+/// Renders the tasks of a machine, which are of many jobs.
+pub fn render_bound(tasks: &[TaskView], now: Time) -> String {
+    if tasks.is_empty() {
+        return String::new();
+    }
+    let row = |task: &TaskView| {
+        let since = format::elapsed(task.changed_at, now);
+        let note = status_text::note(task, now);
+        vec![task.name.clone(), status_text::state(task), task.attempt.to_string(), since, note]
+    };
+    let rows: Vec<Vec<String>> = tasks.iter().take(MAX_TASK_ROWS).map(row).collect();
+    let header = ["task", "state", "try", "since", ""];
+    format!("\n{}{}", table::render_with_text_column(&header, &rows), more_text(tasks))
+}
+
+/// How many tasks are not in the table.
+fn more_text(tasks: &[TaskView]) -> String {
+    match tasks.len().saturating_sub(MAX_TASK_ROWS) {
+        0 => String::new(),
+        more => format!("... and {} more: -o json\n", format::count(more as u64)),
+    }
+}
+
 pub fn render(status: &JobStatus, now: Time) -> String {
     let JobStatus { job, tasks, words } = status;
     let key = format!("{}/{}", job.user, job.name);
@@ -200,10 +223,7 @@ pub fn render(status: &JobStatus, now: Time) -> String {
     }
     out.push('\n');
     out.push_str(&render_tasks(&tasks[..tasks.len().min(MAX_TASK_ROWS)], now));
-    let more = tasks.len().saturating_sub(MAX_TASK_ROWS);
-    if more > 0 {
-        out.push_str(&format!("... and {} more: -o json\n", format::count(more as u64)));
-    }
+    out.push_str(&more_text(tasks));
     for StartError { task, said: message } in words {
         out.push_str(&wrap(&format!("\n{task} could not start: "), "  ", message));
     }

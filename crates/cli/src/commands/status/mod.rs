@@ -5,6 +5,7 @@ mod cell;
 mod job;
 mod user_and_cron;
 
+use super::status_text::{TASK_STATES, failures_first, is_in_state};
 use super::target::{self, ambiguous_name};
 use super::{Success, pagination, parse};
 use crate::args::{OutputArgs, WatchArgs};
@@ -14,7 +15,7 @@ use crate::output::{Output, print_json, print_named, print_prose};
 use crate::runtime::block_on;
 use cellwright_api::client::JobFilter;
 use cellwright_api::error::Code;
-use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
+use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, TaskView, UserView};
 use clap::Args;
 pub use job::{
     JobStatus, StartError, fetch_start_errors, print_jobs, read as read_job, render as shown_job,
@@ -30,6 +31,7 @@ Examples:
   cell status 'dev/hello/[0-2]'
   cell status local
   cell status last
+  cell status hello --state failed
   cell status -l team=search,stage!=prod
   cell status dev/hello --watch
 
@@ -46,6 +48,10 @@ pub struct StatusArgs {
     /// The jobs whose labels match: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "what")]
     selector: Option<String>,
+
+    /// Only tasks of the job, or on the machine, in this state
+    #[arg(long, value_name = "STATE", value_parser = TASK_STATES, requires = "what")]
+    state: Option<String>,
 
     #[command(flatten)]
     watch: WatchArgs,
@@ -64,6 +70,8 @@ pub enum CellObject {
     Task(JobStatus),
     Machine {
         machine: MachineView,
+        /// What is bound to it.
+        tasks: Vec<TaskView>,
     },
     User {
         user: UserView,
@@ -94,7 +102,8 @@ impl StatusArgs {
             // The status was printed, but it may be stale, and no change is possible.
             return Ok(if cell_status.is_led() { Success::Done } else { Success::NoLeader });
         };
-        let object = block_on(find_object(&cell, text))?;
+        let mut object = block_on(find_object(&cell, text))?;
+        object.arrange(self.state.as_deref())?;
         match self.output.output {
             Output::Json => print_named(&object, &object.names())?,
             Output::Table => print_prose(&object.text())?,
@@ -109,10 +118,32 @@ impl CellObject {
         match self {
             CellObject::Job(status) | CellObject::AllocSet(status) => vec![status.job_name()],
             CellObject::Task(status) => status.task_names(),
-            CellObject::Machine { machine } => vec![machine.name.to_string()],
+            CellObject::Machine { machine, .. } => vec![machine.name.to_string()],
             CellObject::User { user } => vec![user.name.to_string()],
             CellObject::Cron { cron } => vec![format!("{}/{}", cron.user, cron.name)],
         }
+    }
+
+    /// Puts tasks with problems first, and leaves out those that are not in `state`.
+    fn arrange(&mut self, state: Option<&str>) -> Result<(), Failure> {
+        let tasks = match (&mut *self, state) {
+            (CellObject::Job(job) | CellObject::AllocSet(job) | CellObject::Task(job), _) => {
+                &mut job.tasks
+            }
+            (CellObject::Machine { tasks, .. }, _) => tasks,
+            (CellObject::User { .. } | CellObject::Cron { .. }, None) => return Ok(()),
+            (CellObject::User { .. } | CellObject::Cron { .. }, Some(_)) => {
+                return Err(Failure::Usage {
+                    message: format!("{} has no tasks; --state is for tasks", self.names()[0]),
+                    next: "the same command without --state".into(),
+                });
+            }
+        };
+        if let Some(state) = state {
+            tasks.retain(|task| is_in_state(task, state));
+        }
+        failures_first(tasks);
+        Ok(())
     }
 
     fn text(&self) -> String {
@@ -121,7 +152,9 @@ impl CellObject {
             CellObject::Job(job) | CellObject::AllocSet(job) | CellObject::Task(job) => {
                 job::render(job, now)
             }
-            CellObject::Machine { machine } => super::machine::render(machine),
+            CellObject::Machine { machine, tasks } => {
+                format!("{}{}", super::machine::render(machine), job::render_bound(tasks, now))
+            }
             CellObject::User { user } => user_and_cron::user(user),
             CellObject::Cron { cron } => user_and_cron::cron(cron, now),
         }
@@ -196,7 +229,9 @@ async fn read_object(cell: &Cell, found: &FoundView) -> Result<CellObject, Failu
         }
         FoundKind::Machine => {
             let name = parse::name(&found.name).map_err(unexpected_reply)?;
-            CellObject::Machine { machine: client.machine(&name).await?.value.item }
+            let machine = client.machine(&name).await?.value.item;
+            let tasks = pagination::machine_tasks(cell, &name).await?;
+            CellObject::Machine { machine, tasks }
         }
         FoundKind::User => {
             let name = parse::name(&found.name).map_err(unexpected_reply)?;
