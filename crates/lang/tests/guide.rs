@@ -40,7 +40,7 @@ const TYPES: [(&str, &str); 25] = [
 ];
 
 /// Types that are one word in a table and have no table of their own.
-const WORDS: [(&str, &str); 12] = [
+const WORDS: [(&str, &str); 13] = [
     ("Name", "name"),
     ("Token", "word"),
     ("Span", "time"),
@@ -50,6 +50,7 @@ const WORDS: [(&str, &str); 12] = [
     ("Secret", "text"),
     ("Schedule", "schedule"),
     ("JobKind", "`tasks` or `alloc_set`"),
+    ("AllocPairing", "`index` or `any`"),
     ("AppClass", "`latency_sensitive` or `batch`"),
     ("Network", "`host` or `own`"),
     ("Domain", "`machine`, `rack`, `power` or `cell`"),

@@ -44,7 +44,7 @@ async fn no_descriptor_reaches_a_task_or_a_session() {
     };
     on(&["run", file.to_str().expect("text")]).expect("it is taken");
     let output = until("it says all", &|| {
-        on(&["logs", "dev/reads/0"]).ok().filter(|text| text.ends_with("over\n"))
+        on(&["logs", "dev/reads/0", "--stdout"]).ok().filter(|text| text.ends_with("over\n"))
     })
     .await;
     assert_eq!(output, "over\n");

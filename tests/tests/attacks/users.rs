@@ -222,7 +222,7 @@ async fn neighbours_that_borrow_as_one_account_share_no_port_and_leave_no_progra
     cell.run("thief", SHARE, &more);
     assert_eq!(cell.wait_for_output("thief", &[]).await, "alone: Address already in use\n");
     cell.run("sets", SET_ID, &more);
-    assert_eq!(cell.wait_for_output("sets", &[]).await, "tried\n");
+    assert_eq!(cell.wait_for_output("sets", &["--stdout"]).await, "tried\n");
     let made: Vec<PathBuf> =
         fs::read_dir(&shared).expect("it").flatten().map(|e| e.path()).collect();
     assert!(made.iter().any(|path| path.ends_with("set")), "{made:?}");

@@ -78,7 +78,7 @@ async fn a_folder_that_is_swapped_while_it_is_borrowed_is_never_the_machines() {
         let begun = Instant::now();
         let task = format!("dev/{name}/0");
         loop {
-            let output = cell.cell(&["logs", &task]);
+            let output = cell.cell(&["logs", &task, "--stdout"]);
             assert!(!output.contains("machine's"), "it was given what is not lent: {output}");
             if output.ends_with("over\n") {
                 assert_eq!(output, "lent\nover\n");

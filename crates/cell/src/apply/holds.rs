@@ -151,6 +151,7 @@ fn new_grant(ports: &[u16], devices: &[crate::device::DeviceGrant]) -> Option<Ar
 
 #[cfg(test)]
 mod tests {
+    use crate::alloc_pairing::AllocPairing;
     use crate::apply::fixture::{Cell, all, job, key, machine, name};
     use crate::bounds::Bounds;
     use crate::command::{Command, Done, EvictCause, Observed, ReservationChange};
@@ -512,6 +513,7 @@ mod tests {
         cell.run("jset", 1, "m2");
         let mut inner = job("jfoo", 1, 200);
         (inner.alloc_set, inner.task.limits) = (Some(key("ubar/jset")), all(20));
+        inner.alloc_pairing = AllocPairing::Any;
         cell.submit(&inner);
         let [first, second] = [0, 1].map(|index| cell.task_id("jset", index));
         cell.run_in("jfoo", 0, "m1", Some(first));
