@@ -88,7 +88,8 @@ async fn probe(target: &ProbeTarget) -> Option<()> {
 async fn command_succeeds(target: &ProbeTarget, words: &[String]) -> Option<()> {
     let (launch, command) = (&target.launch, words.to_vec());
     let entry = exec_spec(&ExecRequest { launch, command, terminal: false, term: None }).ok()?;
-    let request = HelperRequest::Command(SessionRequest { entry, terminal: None, quiet: true });
+    let request =
+        HelperRequest::Command(Box::new(SessionRequest { entry, terminal: None, quiet: true }));
     // Dropped, it is still reaped.
     let (connection, _helper) = session::start(&target.program, &request).await.ok()?;
     let mut connection = BufReader::new(connection);

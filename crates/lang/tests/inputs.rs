@@ -100,14 +100,15 @@ fn no_link_leads_out_of_the_files_folder_and_its_libraries() {
     let lib = folder.0.join("lib");
     for import in ["importstr 'link'", "importstr 'up/secret.txt'", "importstr '../secret.txt'"] {
         let text = format!("{{ name: 'w', labels: {{ x: {import} }} }}");
-        let all = errors(&folder.write("jobs/w.jsonnet", &text), libraries(&[lib.clone()]));
+        let all =
+            errors(&folder.write("jobs/w.jsonnet", &text), libraries(std::slice::from_ref(&lib)));
         assert!(all.contains("is outside") && !all.contains("rosebud"), "{import}: {all}");
         let allowed = format!("in the libraries {}", lib.display());
         assert!(all.contains(&allowed), "{import}: {all}");
         // The same from within a library.
         folder.write("lib/out.libsonnet", &text);
         let file = folder.write("jobs/w.jsonnet", "import 'out.libsonnet'");
-        let all = errors(&file, libraries(&[lib.clone()]));
+        let all = errors(&file, libraries(std::slice::from_ref(&lib)));
         assert!(all.contains("is outside") && !all.contains("rosebud"), "{import}: {all}");
     }
     // A folder that was not named is no library, even below another name.
@@ -115,7 +116,7 @@ fn no_link_leads_out_of_the_files_folder_and_its_libraries() {
     assert!(errors(&file, Inputs::default()).contains("is outside"));
     let all = errors(&file, libraries(&[folder.0.join("none")]));
     assert!(all.contains("the library folder") && all.contains("none cannot be read"), "{all}");
-    assert!(errors(&file, libraries(&[file.clone()])).contains("cannot be read"));
+    assert!(errors(&file, libraries(std::slice::from_ref(&file))).contains("cannot be read"));
 }
 
 #[test]

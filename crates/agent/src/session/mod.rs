@@ -65,7 +65,7 @@ const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The request to a helper, in the first line on its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelperRequest {
-    Command(SessionRequest),
+    Command(Box<SessionRequest>),
     Copy(CopyRequest),
     Forward(ForwardRequest),
 }
@@ -224,7 +224,8 @@ impl SessionServer {
             term: query.term.as_deref(),
         };
         let entry = exec_spec(&exec_request).map_err(|error| wrong_state(&error))?;
-        let request = HelperRequest::Command(SessionRequest { entry, terminal, quiet: false });
+        let request =
+            HelperRequest::Command(Box::new(SessionRequest { entry, terminal, quiet: false }));
         self.start(found, &request).await
     }
 

@@ -15,7 +15,7 @@ fn check(hole: &Hole, record_count: u64, expected: (Vec<u64>, u64, Option<&str>)
     let records = (0..record_count).map(|nth| (11 + nth, 1000 + nth, b"told".to_vec())).collect();
     let fill = assign_numbers(hole, &sides, PeerRecords { records, upto: 89 }).unwrap();
     let lost = fill.records.last().filter(|record| record.payload != b"told");
-    let line = lost.map(|record| decode(&record).unwrap().lines.remove(0));
+    let line = lost.map(|record| decode(record).unwrap().lines.remove(0));
     let summary = line.map(|line| format!("{} {}", line.command, line.object));
     let numbers = fill.records.iter().map(|record| record.number).collect();
     let newest = fill.records.last().map_or(0, |record| record.at.0);
