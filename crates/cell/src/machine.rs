@@ -126,7 +126,7 @@ pub struct ResourcePressureReport {
     pub dimension: Dimension,
     /// Duration of the shortage. Clocks differ, spans do not.
     pub lasted: Span,
-    /// See [`ResourcePressure::asked`].
+    /// See [`ResourcePressure::requested`].
     pub requested: u32,
 }
 
