@@ -98,7 +98,7 @@ fn a_port_of_a_task_is_reached_here_until_its_attempt_ends() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
     let task = serde_json::json!({ "task": {
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "ports": 1, "command": ["sh", "-c", SERVER],
+        "limits": { "cpu": "100m", "ram": 64 << 20 }, "ports": 1, "command": ["sh", "-c", SERVER],
     }});
     submit(&folder, &address, "web", 1, "", &task.to_string());
     wait(&address, "web", is_running_attempt(1));

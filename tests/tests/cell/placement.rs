@@ -73,7 +73,7 @@ impl Cell {
 fn job(name: &str, count: u32, priority: u32) -> Value {
     value!({
         "name": name, "count": count, "priority": priority,
-        "task": { "limits": { "cpu": 10, "ram": 16 << 20 }, "command": ["run"] },
+        "task": { "limits": { "cpu": "10m", "ram": 16 << 20 }, "command": ["run"] },
     })
 }
 
@@ -113,7 +113,7 @@ fn jobs_inside_an_alloc_set_pair_by_index_unless_they_say_otherwise() {
     let cell = Cell::start(3, &[]);
     let mut set = job("pair", 3, 200);
     set["kind"] = value!("alloc_set");
-    set["task"] = value!({ "limits": { "cpu": 100, "ram": 256 << 20 }, "command": [] });
+    set["task"] = value!({ "limits": { "cpu": "100m", "ram": 256 << 20 }, "command": [] });
     set["spread"] = value!([{ "domain": "machine", "limit": 1 }]);
     cell.run(&set);
     let inside = |name: &str| {

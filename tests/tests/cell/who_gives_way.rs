@@ -74,7 +74,7 @@ fn running(tasks: &[TaskView]) -> usize {
 fn job(name: &str, priority: u32, count: u32, cores: u32) -> Value {
     value!({
         "name": name, "count": count, "priority": priority,
-        "task": { "limits": { "cpu": cores * 1000, "ram": 16 << 20 }, "command": ["run"] },
+        "task": { "limits": { "cpu": cores, "ram": 16 << 20 }, "command": ["run"] },
     })
 }
 
@@ -116,7 +116,7 @@ fn stubborn(world: &World, name: &str) -> Value {
     let ready = world.folder.path(&format!("{name}-ready"));
     let script = format!("trap '' TERM; : > {ready}; while :; do sleep 1000 & wait $!; done");
     let mut spec = job(name, 100, 1, 0);
-    spec["task"]["limits"]["cpu"] = value!(10);
+    spec["task"]["limits"]["cpu"] = value!("10m");
     spec["task"]["command"] = value!(["sh", "-c", script]);
     spec["task"]["notice"] = value!(YEAR);
     spec
@@ -138,7 +138,7 @@ fn a_notice_of_a_year_is_cut_told_to_who_waits_and_ended_by_its_owner() {
     assert!(told.contains(warning), "{told}");
     wait_ready(&world, "slow");
     let mut vital = job("vital", 200, 1, 0);
-    vital["task"]["limits"]["cpu"] = value!(10);
+    vital["task"]["limits"]["cpu"] = value!("10m");
     vital["task"]["command"] = value!(["sleep", "1000"]);
     vital["task"]["static_ports"] = value!([47_311]);
     let told = world.run(&vital);

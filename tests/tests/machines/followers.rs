@@ -68,7 +68,7 @@ async fn followers_serve_sessions_and_output_and_go_on_when_the_leader_dies() {
     let mut cell = Cell::lay().await;
     let file = cell.path("wait.json");
     let task = json!({
-        "limits": { "cpu": 100, "ram": 64 << 20, "disk": 1 << 20 },
+        "limits": { "cpu": "100m", "ram": 64 << 20, "disk": 1 << 20 },
         "command": ["sh", "-c", "echo written; exec sleep 1000"],
     });
     let spec = json!({ "name": "wait", "count": 1, "priority": 100, "task": task });
