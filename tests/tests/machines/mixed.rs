@@ -21,7 +21,7 @@ fn serves(cell: &Cell) {
     std::fs::set_permissions(&shared, open).expect("it is opened to all");
     let script = "echo $$ >> \"$SHARED/$CELL_INDEX\"; exec sleep 100000";
     let task = json!({
-        "limits": { "cpu": 10, "ram": 8 << 20, "disk": 1 << 20 },
+        "limits": { "cpu": "10m", "ram": 8 << 20, "disk": 1 << 20 },
         "command": ["sh", "-c", script], "env": { "SHARED": shared },
     });
     let spec = json!({
