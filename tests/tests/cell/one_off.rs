@@ -19,6 +19,10 @@ fn a_command_is_run_as_if_it_ran_here() {
     let (code, out, err) = run(&address, &words);
     assert_eq!((code, out.as_str()), (Some(7), "hello world\n"), "{err}");
     assert!(err.contains("exit code 7"), "{err}");
+    let words = ["run", "--", "sh", "-c", "echo result; echo complaint >&2"];
+    let (code, out, err) = run(&address, &words);
+    assert_eq!((code, out.as_str()), (Some(0), "result\n"), "{err}");
+    assert!(err.contains("complaint\n"), "{err}");
     let (code, out, err) = run(&address, &["run", "--name", "mine", "--", "true"]);
     assert_eq!((code, out.as_str()), (Some(0), ""), "{err}");
     // Each time another job, unless it is named.
@@ -28,7 +32,7 @@ fn a_command_is_run_as_if_it_ran_here() {
     let names: Vec<&str> =
         jobs.as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
     let count = |start: &str| names.iter().filter(|name| name.starts_with(start)).count();
-    assert_eq!((count("sh-"), count("true-"), count("mine")), (1, 2, 1), "{names:?}");
+    assert_eq!((count("sh-"), count("true-"), count("mine")), (2, 2, 1), "{names:?}");
     let (code, _, err) = run(&address, &["run", "--cpu", "2", "examples/hello.json"]);
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("--cpu is for a command or a script"), "{err}");

@@ -140,6 +140,7 @@ pub struct LogOptions {
     tail: Option<u32>,
     since: Option<Time>,
     timestamps: bool,
+    apart: bool,
 }
 
 impl From<&LogsArgs> for LogOptions {
@@ -150,7 +151,7 @@ impl From<&LogsArgs> for LogOptions {
             (_, true) => StreamSelection::Stderr,
             _ => StreamSelection::All,
         };
-        LogOptions { selection, follow, previous, attempt, tail, since, timestamps }
+        LogOptions { selection, follow, previous, attempt, tail, since, timestamps, apart: false }
     }
 }
 
@@ -161,13 +162,19 @@ impl LogOptions {
         LogOptions { selection, follow: true, ..LogOptions::default() }
     }
 
+    /// The same, with standard error of the tasks on our own.
+    pub fn attached() -> LogOptions {
+        LogOptions { apart: true, ..LogOptions::following() }
+    }
+
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
         self.show_tasks(cell, &expand_target(cell, target).await?).await
     }
 
     async fn show_tasks(&self, cell: &Cell, list: &TaskList) -> Result<(), Failure> {
         let tasks = &list.tasks;
-        let line_style = LineStyle { named: tasks.len() != 1, timestamps: self.timestamps };
+        let LogOptions { timestamps, apart, .. } = *self;
+        let line_style = LineStyle { named: tasks.len() != 1, timestamps, apart };
         match (tasks.as_slice(), self.follow) {
             (many, true) if many.len() > MAX_FOLLOWED as usize => Err(too_many(many)),
             (_, true) => follow::follow(self, cell, list, line_style).await,

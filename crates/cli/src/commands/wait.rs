@@ -305,6 +305,10 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
+    fn log_options(&self) -> LogOptions {
+        if self.is_attached { LogOptions::attached() } else { LogOptions::following() }
+    }
+
     /// Waits until all have ended; returns the result of the first that did not finish
     /// successfully. Ended ones move from `unfinished` to `results`.
     async fn wait_all(
@@ -317,7 +321,7 @@ impl Waiter<'_> {
         for target in targets {
             let finished = async {
                 if self.follow {
-                    follow(self.cell, target).await
+                    follow(self.cell, target, self.log_options()).await
                 } else {
                     wait_until_over(self.cell, target, StatusLine::if_terminal()).await
                 }
@@ -404,9 +408,12 @@ fn first_names(jobs: &[JobKey]) -> String {
 const NOT_PLACED_EXIT_CODE: u8 = 3;
 
 /// Follows the placement, then the output, then the end.
-async fn follow(cell: &Cell, target: &Target) -> Result<WaitResult, Failure> {
+async fn follow(
+    cell: &Cell,
+    target: &Target,
+    log_options: LogOptions,
+) -> Result<WaitResult, Failure> {
     follow_placement(cell, &target.job).await?;
-    let log_options = LogOptions::following();
     let (output_result, ended) =
         tokio::join!(log_options.show(cell, target), wait_until_over(cell, target, None));
     // Unreadable output does not change the result.

@@ -4,12 +4,12 @@
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{print_output, print_raw};
-use crate::sanitize::StreamSanitizer;
+use crate::sanitize::{ColourPolicy, StreamSanitizer, sanitize};
 use crate::style::{self, Style};
 use cellwright_api::output::{OutputPart, Stream};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::time::Time;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 /// Lines of several tasks are held back to be put in order until there are so many bytes of them.
 const MAX_MERGED_BYTES: usize = 64 << 20;
@@ -22,6 +22,8 @@ pub struct LineStyle {
     /// The name of the task.
     pub named: bool,
     pub timestamps: bool,
+    /// Whether standard error of the tasks goes to our own, as of a command that runs here.
+    pub apart: bool,
 }
 
 impl LineStyle {
@@ -40,7 +42,7 @@ pub struct Printer {
     /// A line of each stream without its line end yet, and when it began.
     partial: [(Option<u64>, String); 2],
     /// Of each stream, for raw output on a terminal.
-    sanitizers: Option<[StreamSanitizer; 2]>,
+    sanitizers: [Option<StreamSanitizer>; 2],
     /// The stream of the last raw output, if that did not end its line.
     open_line: Option<Stream>,
     /// The attempt that the last output came from.
@@ -56,14 +58,20 @@ fn number(stream: Stream) -> usize {
 
 impl Printer {
     pub fn new(job: &JobKey, index: u32, line_style: LineStyle) -> Printer {
-        let on_terminal = line_style.is_raw() && io::stdout().is_terminal();
+        let is_terminal = |stream: Stream| match stream {
+            Stream::Stderr if line_style.apart => io::stderr().is_terminal(),
+            _ => io::stdout().is_terminal(),
+        };
+        let sanitizer = |stream: Stream| {
+            (line_style.is_raw() && is_terminal(stream)).then(StreamSanitizer::default)
+        };
         Printer {
             name: format!("{job}/{index}"),
             index,
             line_style,
             style: style::for_stdout(),
             partial: Default::default(),
-            sanitizers: on_terminal.then(Default::default),
+            sanitizers: [sanitizer(Stream::Stdout), sanitizer(Stream::Stderr)],
             open_line: None,
             attempt: None,
         }
@@ -93,24 +101,45 @@ impl Printer {
 
     pub fn push(&mut self, part: &OutputPart) -> Result<(), Failure> {
         if self.line_style.is_raw() {
-            return print_raw(&self.raw_text(part));
+            let text = self.raw_text(part);
+            return match part.stream {
+                Stream::Stderr if self.line_style.apart => print_error_output(&text),
+                _ => print_raw(&text),
+            };
         }
         let lines = self.complete_lines(part);
-        let printed: String = lines.iter().map(|line| self.shown(line)).collect();
-        if printed.is_empty() { Ok(()) } else { print_output(&printed) }
+        self.print_lines(&lines)
+    }
+
+    fn print_lines(&self, lines: &[Line]) -> Result<(), Failure> {
+        let goes_apart = |line: &&Line| self.line_style.apart && line.stream == Stream::Stderr;
+        let (errors, rest): (Vec<&Line>, Vec<&Line>) = lines.iter().partition(goes_apart);
+        let errors: String = errors.into_iter().map(|line| self.shown(line)).collect();
+        let rest: String = rest.into_iter().map(|line| self.shown(line)).collect();
+        if !errors.is_empty() {
+            let on_terminal = io::stderr().is_terminal();
+            let safe = on_terminal.then(|| sanitize(&errors, ColourPolicy::AnyColours));
+            print_error_output(safe.as_deref().unwrap_or(&errors))?;
+        }
+        if rest.is_empty() { Ok(()) } else { print_output(&rest) }
     }
 
     /// What is printed of output as it was written: where the other stream goes on in the middle of
     /// a line, that line ends.
     fn raw_text(&mut self, part: &OutputPart) -> String {
-        let text = match &mut self.sanitizers {
-            Some(sanitizers) => sanitizers[number(part.stream)].push(part.text.as_bytes()),
+        let text = match &mut self.sanitizers[number(part.stream)] {
+            Some(sanitizer) => sanitizer.push(part.text.as_bytes()),
             None => part.text.clone(),
         };
         let text = match part.stream {
-            Stream::Stderr if self.style.is_coloured() => self.warning_lines(&text),
+            Stream::Stderr if self.style.is_coloured() && !self.line_style.apart => {
+                self.warning_lines(&text)
+            }
             _ => text,
         };
+        if self.line_style.apart {
+            return text;
+        }
         let is_cut = self.open_line.is_some_and(|stream| stream != part.stream);
         self.open_line = (!part.text.ends_with('\n')).then_some(part.stream);
         if is_cut { format!("\n{text}") } else { text }
@@ -155,13 +184,15 @@ impl Printer {
     }
 
     pub fn finish(&mut self) -> Result<(), Failure> {
-        if let Some(sanitizers) = &mut self.sanitizers {
-            let rest: String = sanitizers.iter_mut().map(StreamSanitizer::finish).collect();
-            print_raw(&rest)?;
-        }
+        let rest = |sanitizer: &mut Option<StreamSanitizer>| {
+            sanitizer.as_mut().map(StreamSanitizer::finish).unwrap_or_default()
+        };
+        let [output, errors] = self.sanitizers.each_mut().map(rest);
+        print_raw(&output)?;
+        let print = if self.line_style.apart { print_error_output } else { print_raw };
+        print(&errors)?;
         let lines = self.incomplete_lines();
-        let rest: String = lines.iter().map(|line| self.shown(line)).collect();
-        if rest.is_empty() { Ok(()) } else { print_output(&rest) }
+        self.print_lines(&lines)
     }
 
     fn shown(&self, line: &Line) -> String {
@@ -181,6 +212,12 @@ impl Printer {
         };
         format!("{} {text}\n", front.join(" "))
     }
+}
+
+fn print_error_output(text: &str) -> Result<(), Failure> {
+    let mut errors = io::stderr().lock();
+    let written = errors.write_all(text.as_bytes()).and_then(|()| errors.flush());
+    written.map_err(|source| Failure::Write { what: "standard error".into(), source })
 }
 
 /// A line without its line end.
@@ -252,8 +289,8 @@ mod tests {
         OutputPart { stream, at: Some(at), text: text.to_owned() }
     }
 
-    const RAW: LineStyle = LineStyle { named: false, timestamps: false };
-    const FULL: LineStyle = LineStyle { named: true, timestamps: true };
+    const RAW: LineStyle = LineStyle { named: false, timestamps: false, apart: false };
+    const FULL: LineStyle = LineStyle { named: true, timestamps: true, apart: false };
 
     #[test]
     fn raw_output_is_as_it_was_and_streams_share_no_line() {
