@@ -56,7 +56,7 @@ fn run(report: &mut Report, hashed: bool) -> Result<(), Box<dyn Error>> {
     let mut setup: Vec<Command> = (0..machines).map(up).collect();
     for number in 0..tasks.div_ceil(TASKS_PER_JOB) {
         let count = TASKS_PER_JOB.min(tasks - number * TASKS_PER_JOB);
-        setup.push(Command::SubmitJob { owner: name.clone(), spec: job(number, count)? });
+        setup.push(Command::SubmitJob { owner: name.clone(), spec: Box::new(job(number, count)?) });
     }
     cell.apply(setup)?;
     let suffix = if hashed { ", state hashed after every entry" } else { "" };

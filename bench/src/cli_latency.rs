@@ -129,7 +129,10 @@ impl Files {
     fn write(folder: &Path) -> io::Result<Files> {
         let put = |name: &str, spec: &JobSpec| {
             let path = folder.join(name);
-            std::fs::write(&path, serde_json::to_vec(spec).map_err(io::Error::other)?)?;
+            let mut file = serde_json::to_value(spec).map_err(io::Error::other)?;
+            // A bare number is cores in a file.
+            file["task"]["limits"]["cpu"] = format!("{}m", spec.task.limits.cpu).into();
+            std::fs::write(&path, file.to_string())?;
             Ok::<String, io::Error>(path.display().to_string())
         };
         let mut update = job(7)?;
@@ -202,7 +205,7 @@ fn build_state() -> io::Result<State> {
         setup.push(Command::SetQuota { user: owner.clone(), band, quota, expect: None });
     }
     for number in 0..TASKS / TASKS_PER_JOB {
-        setup.push(Command::SubmitJob { owner: owner.clone(), spec: job(number)? });
+        setup.push(Command::SubmitJob { owner: owner.clone(), spec: Box::new(job(number)?) });
     }
     apply(&mut state, setup)?;
     let solved = solve(&state, Options::default(), SEED, &Sequential);
@@ -212,7 +215,7 @@ fn build_state() -> io::Result<State> {
     start(&mut state)?;
     let wide = Resources::new(100_000, 1 << 30, 0, 0);
     let spec = plain_job(name("waits")?, 10, Priority(100), wide);
-    apply(&mut state, vec![Command::SubmitJob { owner, spec }])?;
+    apply(&mut state, vec![Command::SubmitJob { owner, spec: Box::new(spec) }])?;
     Ok(state)
 }
 

@@ -47,30 +47,53 @@ struct MasterRates {
 
 async fn measure_master(section: &mut Section, time: Duration) -> io::Result<MasterRates> {
     let cell = Cell::start("write", 3).await?;
-    let many = run(&cell, MANY, time, one_job("many")).await?;
+    let many = run(&cell, MANY, time, 1, one_job("many")).await?;
     section.row("1,000 clients, one job a request", many.rate(), "jobs/s", "");
     section.row("... p50", many.latency(0.5), "ms", "");
     section.row("... p99", many.latency(0.99), "ms", "");
     drop(cell);
     let cell = Cell::start("batch", 3).await?;
-    let batches = run(&cell, BATCHERS, time, batch()).await?;
+    let batches = run(&cell, BATCHERS, time, BATCH, batch()).await?;
     let rate = batches.rate() * BATCH as f64;
     section.row("100 clients, batches of 100 jobs", rate, "jobs/s", "");
     section.row("... p50", batches.latency(0.5), "ms", "");
     section.row("... p99", batches.latency(0.99), "ms", "");
     drop(cell);
     let cell = Cell::start("alone", 3).await?;
-    let alone = run(&cell, 1, time, one_job("alone")).await?;
+    let alone = run(&cell, 1, time, 1, one_job("alone")).await?;
     section.row("one client, one job a request, p50", alone.latency(0.5), "ms", "");
     section.row("... p99", alone.latency(0.99), "ms", "");
     section.row("...", alone.rate(), "jobs/s", "");
     Ok(MasterRates { many: many.rate(), batches: rate, alone: alone.latency(0.5) })
 }
 
-async fn run(cell: &Cell, clients: usize, time: Duration, request: Request) -> io::Result<Outcome> {
+/// `jobs` of one task in each request.
+async fn run(
+    cell: &Cell,
+    clients: usize,
+    time: Duration,
+    jobs: u64,
+    request: Request,
+) -> io::Result<Outcome> {
     let (leader, _) = cell.leader().await?;
     let address = cell.member(leader).to_owned();
-    Load { address, clients, length: Length::For(time), request }.run().await?.all_done()
+    let load = Load { address, clients, length: Length::For(time), request };
+    let outcome = load.run().await?.all_done()?;
+    all_accepted(cell, outcome.done * jobs).await?;
+    Ok(outcome)
+}
+
+/// A batch is answered with 200 whatever became of its items, and a rejected item costs little.
+///
+/// # Errors
+/// When the cell has not as many waiting tasks as were written; it has no machine.
+async fn all_accepted(cell: &Cell, written: u64) -> io::Result<()> {
+    let status = cell.client().cluster_status().await.map_err(io::Error::other)?.value;
+    let waiting = u64::from(status.tasks.pending) + u64::from(status.tasks.deferred);
+    if waiting == written {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{written} jobs were acknowledged, the cell has {waiting}")))
 }
 
 async fn measure_etcd(

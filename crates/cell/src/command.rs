@@ -133,14 +133,14 @@ pub enum Command {
         expect: Option<u32>,
     },
     // Jobs. `owner` is the user the job belongs to; the actor must be the owner or an
-    // administrator.
+    // administrator. Specs are behind a pointer: most commands are reports, of a tenth of the size.
     SubmitJob {
         owner: Name,
-        spec: JobSpec,
+        spec: Box<JobSpec>,
     },
     UpdateJob {
         owner: Name,
-        spec: JobSpec,
+        spec: Box<JobSpec>,
         expect: Option<u32>,
     },
     /// Only a new number of tasks takes effect at once; new limits open a rolling update. Like
@@ -284,7 +284,7 @@ pub enum Command {
     /// else may have changed the job between a read and a write. `expect`: 0 for no live job.
     ApplyJob {
         owner: Name,
-        spec: JobSpec,
+        spec: Box<JobSpec>,
         expect: Option<u32>,
     },
     /// As [`Command::StopJob`], or as [`Command::StopTask`] with an index, with at most this

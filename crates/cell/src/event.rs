@@ -87,7 +87,11 @@ impl EventKind {
     #[must_use]
     pub fn reason_code(&self, reason: &Reason) -> &'static str {
         match self {
-            EventKind::JobRejected { rejection: Rejection::QuotaExceeded { .. }, .. } => OVER_QUOTA,
+            EventKind::JobRejected { rejection, .. }
+                if matches!(**rejection, Rejection::QuotaExceeded { .. }) =>
+            {
+                OVER_QUOTA
+            }
             _ => reason.code(),
         }
     }
@@ -114,7 +118,8 @@ pub enum EventKind {
     JobRejected {
         user: Name,
         job: Name,
-        rejection: Rejection,
+        /// Behind a pointer: events are many, and hardly any of them is a rejection.
+        rejection: Box<Rejection>,
     },
     Machine {
         machine: MachineId,

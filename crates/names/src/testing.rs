@@ -82,7 +82,7 @@ impl Cell {
     }
 
     pub(crate) fn submit(&mut self, spec: JobSpec) {
-        self.ok(Command::SubmitJob { owner: name("ada"), spec });
+        self.ok(Command::SubmitJob { owner: name("ada"), spec: Box::new(spec) });
     }
 
     pub(crate) fn task(&self, job: &str, index: usize) -> TaskId {

@@ -133,8 +133,11 @@ impl<'a> DryRun<'a> {
             submitted_at: job.submitted_at,
             spec: job.spec().clone(),
         });
-        let command =
-            |spec: JobSpec| Command::ApplyJob { owner: owner.clone(), spec, expect: None };
+        let command = |spec: JobSpec| Command::ApplyJob {
+            owner: owner.clone(),
+            spec: Box::new(spec),
+            expect: None,
+        };
         // Verdict and quota are computed for the spec as given, its disruption bound included.
         let mut checked = self.scratch.state.clone();
         let verdict =

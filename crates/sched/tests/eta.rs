@@ -40,7 +40,7 @@ fn submit(world: &mut World, name: &str, size: u64, max_run: Option<u64>) -> Tas
     let mut spec = specs::plain(name, 1, 100, Resources::new(size, size, 0, 0));
     spec.task.max_run = max_run.map(Span);
     spec.restart.max_failures = Some(0);
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(spec.clone()) });
     let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
     world.state.jobs().get(job).unwrap().tasks[0]
 }
@@ -159,7 +159,7 @@ fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
     assert_eq!((now.at, now.basis), (Time(3000), EstimateBasis::Now));
     let mut spec = specs::plain("fails", 1, 100, Resources::new(100, 100, 0, 0));
     spec.restart.backoff = Span(3000);
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(spec.clone()) });
     let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
     let fails = world.state.jobs().get(job).unwrap().tasks[0];
     world.schedule(Options::exact(), SEED);
@@ -187,7 +187,7 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
         }),
         expect: None,
     });
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(spec.clone()) });
     world.schedule(Options::exact(), SEED);
     let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
     report(&mut world, running, Observed::Started);
@@ -230,13 +230,13 @@ fn a_long_queue_is_looked_at_less_often() {
     let mut rerun = specs::plain("again", 1, 100, Resources::new(1000, 1000, 0, 0));
     rerun.task.max_run = Some(Span(10_000));
     rerun.restart.backoff = Span(3000);
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: rerun });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(rerun) });
     world.now = 1000;
     world.schedule(Options::exact(), SEED);
     let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
     report(&mut world, running, Observed::Started);
     let many = specs::plain("many", 2000, 90, Resources::new(2000, 2000, 0, 0));
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: many.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(many.clone()) });
     let job = world.state.job_named(&JobKey { user: ada(), job: many.name }).unwrap();
     let waits = world.state.jobs().get(job).unwrap().tasks[0];
     // Passes are at 1000, at each end and at the end of each back-off: six cost 12,030.

@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(world.state.clone().hash(), hash);
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         let (owner, expect) = (ada(), None);
-        let verdict = world.apply(Command::ApplyJob { owner, spec: spec.clone(), expect });
+        let verdict = world.apply(Command::ApplyJob { owner, spec: Box::new(spec.clone()), expect });
         prop_assert_eq!(&result.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());
@@ -117,7 +117,7 @@ fn running() -> (World, JobSpec) {
         world.apply_ok(Command::MachineUp { machine: id, incarnation: 1 });
     }
     let spec = specs::plain("web", 3, 100, amount(500));
-    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: Box::new(spec.clone()) });
     world.schedule(Options::exact(), SEED);
     let tasks = world.tasks_in(|state| state == TaskState::Assigned);
     tasks.into_iter().for_each(|task| start(&mut world, task));
@@ -211,7 +211,11 @@ fn a_refusal_and_nothing_to_do_are_told_as_the_cell_would() {
 fn an_update_that_is_complete_is_closed_before_the_next() {
     let (mut world, spec) = running();
     let second = JobSpec { count: 2, ..spec.clone() };
-    world.apply_ok(Command::UpdateJob { owner: ada(), spec: second.clone(), expect: None });
+    world.apply_ok(Command::UpdateJob {
+        owner: ada(),
+        spec: Box::new(second.clone()),
+        expect: None,
+    });
     // The third is asked to stop, and has not stopped yet.
     let waits = dry_run(&world, &spec);
     assert_eq!(waits.closes_update_to, None);
@@ -224,7 +228,11 @@ fn an_update_that_is_complete_is_closed_before_the_next() {
         (result.closes_update_to, result.verdict),
         (Some(2), done(ApplyOutcome::Updated, 3, Some(2)))
     );
-    assert!(world.apply(Command::UpdateJob { owner: ada(), spec, expect: None }).is_err());
+    assert!(
+        world
+            .apply(Command::UpdateJob { owner: ada(), spec: Box::new(spec), expect: None })
+            .is_err()
+    );
 }
 
 #[test]

@@ -154,7 +154,8 @@ fn more_of_a_job_respects_the_tasks_it_has() {
     spec.count = 2;
     spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: 1 }];
     let owner = Name::new("ada").unwrap();
-    let submit = cellwright_cell::command::Command::SubmitJob { owner, spec: spec.clone() };
+    let submit =
+        cellwright_cell::command::Command::SubmitJob { owner, spec: Box::new(spec.clone()) };
     assert!(world.apply(submit).is_ok());
     world.schedule(Options::exact(), 1);
     assert!(world.tasks_in(|state| state == TaskState::Pending).is_empty());
@@ -203,7 +204,8 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
     let found = ask(&world.snapshot, &spec, &world.state);
     spec.count = found.count + 1;
     let owner = Name::new("ada").unwrap();
-    let submit = cellwright_cell::command::Command::SubmitJob { owner, spec: spec.clone() };
+    let submit =
+        cellwright_cell::command::Command::SubmitJob { owner, spec: Box::new(spec.clone()) };
     assert!(world.apply(submit).is_ok());
     let outcome = world.schedule(Options::exact(), 0);
     assert_eq!((outcome.placed as u32, outcome.pending.len()), (found.count, 1));

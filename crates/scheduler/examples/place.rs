@@ -76,7 +76,7 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
     for first in (0..jobs).step_by(batch as usize) {
         let submit = |number| -> Result<Command, Box<dyn Error>> {
             let owner = Name::new("load")?;
-            Ok(Command::SubmitJob { owner, spec: job(number, count)? })
+            Ok(Command::SubmitJob { owner, spec: Box::new(job(number, count)?) })
         };
         let commands: Result<Vec<Command>, _> =
             (first..jobs.min(first + batch)).map(submit).collect();

@@ -159,7 +159,7 @@ fn only_what_may_help_is_news() {
     check(None, true);
     check(None, false);
     let submit = |spec| Some(Command::SubmitJob { owner: support::name("ada"), spec });
-    let plan = check(submit(support::job("j1", 1, 4)), true);
+    let plan = check(submit(Box::new(support::job("j1", 1, 4))), true);
     check(plan, false);
     check(Some(Command::AddUser { name: support::name("bob") }), false);
     check(Some(Command::StartDrain { name: support::name("m0"), expect: None }), false);

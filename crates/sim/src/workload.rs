@@ -132,7 +132,8 @@ impl Workload {
         self.bring_up_machines(&mut state, &mut events)?;
         self.add_users(&mut state, &mut events)?;
         for job in &self.jobs {
-            let command = Command::SubmitJob { owner: job.owner.clone(), spec: job.spec.clone() };
+            let command =
+                Command::SubmitJob { owner: job.owner.clone(), spec: Box::new(job.spec.clone()) };
             apply_command(&mut state, &mut events, command)?;
             events.clear();
         }

@@ -309,13 +309,13 @@ impl BatchItem {
     pub fn into_command(self, caller: Option<&Name>) -> Result<Command, ApiError> {
         Ok(match self {
             BatchItem::SubmitJob(SubmitJob { owner, spec }) => {
-                Command::SubmitJob { owner: owner_or(owner, caller)?, spec }
+                Command::SubmitJob { owner: owner_or(owner, caller)?, spec: Box::new(spec) }
             }
             BatchItem::ApplyJob { owner, spec, expect } => {
-                Command::ApplyJob { owner: owner_or(owner, caller)?, spec, expect }
+                Command::ApplyJob { owner: owner_or(owner, caller)?, spec: Box::new(spec), expect }
             }
             BatchItem::UpdateJob { owner, spec, expect } => {
-                Command::UpdateJob { owner, spec, expect }
+                Command::UpdateJob { owner, spec: Box::new(spec), expect }
             }
             BatchItem::ResizeJob { job, size, expect } => {
                 Command::ResizeJob { job, size: named_size(size)?, expect }

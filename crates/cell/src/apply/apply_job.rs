@@ -134,7 +134,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn apply(spec: &JobSpec, expect: Option<u32>) -> Command {
-        Command::ApplyJob { owner: name("ubar"), spec: spec.clone(), expect }
+        Command::ApplyJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect }
     }
 
     fn done(became: ApplyOutcome, version: u32) -> Done {

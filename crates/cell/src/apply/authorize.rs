@@ -520,8 +520,12 @@ mod tests {
         cell.ok(set("right", None));
         let never = Some(77);
         let ask: [&dyn Fn(&str) -> Command; 3] = [
-            &|value| Command::SubmitJob { owner: owner(), spec: with(value) },
-            &|value| Command::UpdateJob { owner: owner(), spec: with(value), expect: never },
+            &|value| Command::SubmitJob { owner: owner(), spec: Box::new(with(value)) },
+            &|value| Command::UpdateJob {
+                owner: owner(),
+                spec: Box::new(with(value)),
+                expect: never,
+            },
             &|value| set(value, never),
         ];
         for ask in ask {

@@ -158,7 +158,8 @@ mod tests {
     fn submit(cell: &mut Cell, job: &str, count: u32) -> String {
         let mut spec = crate::apply::fixture::job(job, count, 100);
         spec.task.limits = all(1);
-        let verdict = cell.send_as("ubar", Command::SubmitJob { owner: name("ubar"), spec });
+        let verdict =
+            cell.send_as("ubar", Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) });
         crate::words::verdict(&cell.state, &verdict)
     }
 
@@ -209,11 +210,13 @@ mod tests {
         let mut large = job("two", 1, 100);
         large.task.env.insert("A".into(), "x".repeat(500));
         let owner = name("ubar");
-        let message = cell.rejection_text(Command::SubmitJob { owner: owner.clone(), spec: large });
+        let message =
+            cell.rejection_text(Command::SubmitJob { owner: owner.clone(), spec: Box::new(large) });
         assert!(message.contains("bytes of job specs"), "{message}");
         let mut larger = job("one", 1, 100);
         larger.task.env.insert("A".into(), "x".repeat(500));
-        let message = cell.rejection_text(Command::UpdateJob { owner, spec: larger, expect: None });
+        let message =
+            cell.rejection_text(Command::UpdateJob { owner, spec: Box::new(larger), expect: None });
         assert!(message.contains("bytes of job specs"), "{message}");
     }
 
@@ -264,7 +267,8 @@ mod tests {
         let mut spec = job("nothing", 1, 100);
         spec.task.limits = Resources::ZERO;
         spec.count = 100_000;
-        let message = cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec });
+        let message =
+            cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) });
         assert!(message.contains("quota of ubar"), "{message}");
     }
 }

@@ -133,7 +133,7 @@ impl Cell {
     }
 
     pub fn submit(&mut self, spec: &JobSpec) {
-        self.ok(Command::SubmitJob { owner: name("ubar"), spec: spec.clone() });
+        self.ok(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec.clone()) });
     }
 
     /// What `ubar` is charged in a band.

@@ -244,7 +244,7 @@ mod tests {
         let mut spec = job("jfoo", 2, 200);
         spec.task.notice = DAY;
         loose(&mut spec);
-        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
         let drain = |within| Command::DrainWithin { name: name("m1"), within, expect: None };
         cell.ok(drain(Span(1000)));
         assert_eq!(evict(&mut cell, 0), "done");

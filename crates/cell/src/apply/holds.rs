@@ -412,7 +412,7 @@ mod tests {
         let update = |cell: &mut Cell| {
             let mut spec = job("jfoo", 1, 100);
             spec.max_down = Some(1);
-            cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+            cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
         };
         check(update, true, no_longer_runs);
     }

@@ -66,7 +66,7 @@ impl Context<'_> {
     /// The owner sees a rejection in the verdict, everybody else in the history.
     pub(super) fn emit_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
         if let Err(rejection) = verdict {
-            let rejection = rejection.redacted().truncated();
+            let rejection = Box::new(rejection.redacted().truncated());
             let (user, job) = (owner.clone(), job.clone());
             self.emit(EventKind::JobRejected { user, job, rejection }, Reason::Requested);
         }
@@ -304,7 +304,7 @@ mod tests {
     use TaskState::{Dead, Deferred, Pending};
 
     fn submit(spec: JobSpec) -> Command {
-        Command::SubmitJob { owner: name("ubar"), spec }
+        Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) }
     }
 
     fn stop(job: &str) -> Command {
@@ -320,7 +320,7 @@ mod tests {
         let update = |spec| Command::UpdateJob { owner: name("ubar"), spec, expect: None };
         let mut other = spec.clone();
         other.name = name("jbar");
-        for command in [submit(other.clone()), update(spec)] {
+        for command in [submit(other.clone()), update(Box::new(spec))] {
             let message = cell.rejection_text(command);
             assert!(message.contains("preemption_notice_max"), "{message}");
         }
@@ -524,7 +524,7 @@ mod tests {
     fn a_job_in_an_alloc_set_never_outranks_it() {
         let update = |spec: &JobSpec| Command::UpdateJob {
             owner: name("ubar"),
-            spec: spec.clone(),
+            spec: Box::new(spec.clone()),
             expect: None,
         };
         let mut cell = Cell::with_machines(1);

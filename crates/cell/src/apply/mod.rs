@@ -271,7 +271,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         let mut spec = job("jfoo", 1, 100);
         spec.priority.0 = 101;
-        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: Some(1) });
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: Some(1) });
         for stale in [present + 1, present - 1] {
             let message = cell.rejection_text(ask(Some(stale)));
             assert!(

@@ -623,7 +623,7 @@ mod tests {
             cell.grant("ubar", Band::Batch, 300);
             let mut spec = job("jlow", 2, 50);
             (spec.task.limits, spec.max_down) = (all(50), Some(most));
-            cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+            cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
             let mut taker = job("jtaker", 2, priority);
             taker.task.limits = all(50);
             cell.submit(&taker);

@@ -521,7 +521,11 @@ mod tests {
                 let task = cell.task("jfoo", 0);
                 let mut spec = (**cell.state.spec_of(task).unwrap()).clone();
                 spec.task.command = vec!["repaired".into()];
-                cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+                cell.ok(Command::UpdateJob {
+                    owner: name("ubar"),
+                    spec: Box::new(spec),
+                    expect: None,
+                });
             } else {
                 cell.now += crate::task::CRASH_PAIR_RETENTION.0;
             }

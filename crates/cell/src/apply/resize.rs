@@ -302,7 +302,7 @@ mod tests {
         let mut cell = running();
         let mut urgent = spec_of(&cell);
         urgent.priority.0 = 101;
-        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: urgent, expect: None });
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(urgent), expect: None });
         let far = cell.rejection_text(resize(11));
         assert!(far.starts_with("quota of ubar in band batch does not suffice"), "{far}");
         let stale = "job ubar/jfoo is at version 2, not 1; read it again and retry";

@@ -131,7 +131,7 @@ mod tests {
     use TaskState::{Dead, Pending, Running, Stopping};
 
     fn submit(spec: JobSpec) -> Command {
-        Command::SubmitJob { owner: name("ubar"), spec }
+        Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) }
     }
 
     /// A production job of one task.

@@ -242,7 +242,7 @@ mod tests {
     use TaskState::{Pending, Running, Stopping};
 
     fn update(spec: &JobSpec, expect: Option<u32>) -> Command {
-        Command::UpdateJob { owner: name("ubar"), spec: spec.clone(), expect }
+        Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect }
     }
 
     fn step(index: u32) -> Command {

@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn a_life_reads_like_a_story() {
         let mut cell = Cell::with_machines(1);
-        let submit = Command::SubmitJob { owner: name("ubar"), spec: job("jfoo", 1, 100) };
+        let submit =
+            Command::SubmitJob { owner: name("ubar"), spec: Box::new(job("jfoo", 1, 100)) };
         check(
             &mut cell,
             submit,

@@ -315,7 +315,7 @@ fn submit(state: &State, draw: &mut Draw) -> Command {
             after.job = known.clone();
         }
     }
-    Command::SubmitJob { owner, spec }
+    Command::SubmitJob { owner, spec: Box::new(spec) }
 }
 
 fn job_command(state: &State, draw: &mut Draw) -> Command {
@@ -330,9 +330,9 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
                 None => specs::job(key.job.as_str(), draw),
             };
             if draw.one_in(2) {
-                Command::ApplyJob { owner: key.user, spec, expect }
+                Command::ApplyJob { owner: key.user, spec: Box::new(spec), expect }
             } else {
-                Command::UpdateJob { owner: key.user, spec, expect }
+                Command::UpdateJob { owner: key.user, spec: Box::new(spec), expect }
             }
         }
         14 | 15 => {

@@ -357,9 +357,9 @@ pub fn commands() -> Vec<Command> {
             quota: Some(quota()),
             expect: None,
         },
-        Command::SubmitJob { owner: name("ada"), spec: job_spec() },
-        Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
-        Command::ApplyJob { owner: name("ada"), spec: job_spec(), expect: Some(0) },
+        Command::SubmitJob { owner: name("ada"), spec: Box::new(job_spec()) },
+        Command::UpdateJob { owner: name("ada"), spec: Box::new(job_spec()), expect: Some(4) },
+        Command::ApplyJob { owner: name("ada"), spec: Box::new(job_spec()), expect: Some(0) },
         Command::ResizeJob {
             job: job.clone(),
             size: JobSize { count: Some(5), cpu: Some(300), ram: None, disk: Some(7) },
@@ -608,7 +608,7 @@ fn pin_events(pins: &mut Pins) {
         EventKind::JobRejected {
             user: name("ada"),
             job: name("web"),
-            rejection: Rejection::RequestIdReused,
+            rejection: Box::new(Rejection::RequestIdReused),
         },
         EventKind::Machine { machine, change: MachineChange::Added },
         EventKind::User { user: UserId(1), change: UserChange::Added },

@@ -266,7 +266,7 @@ impl TranscriptRunner {
                     spec.kind = JobKind::AllocSet;
                 }
                 let spec = Options::new(options)?.job(spec)?;
-                Command::SubmitJob { owner: key.user, spec }
+                Command::SubmitJob { owner: key.user, spec: Box::new(spec) }
             }
             ("update", [job, options @ ..]) => {
                 let key = self.job(job)?;
@@ -275,14 +275,14 @@ impl TranscriptRunner {
                 let mut options = Options::new(options)?;
                 let expect = options.number("expect")?.map(|n| n as u32);
                 let spec = options.job((**row.spec()).clone())?;
-                Command::UpdateJob { owner: key.user, spec, expect }
+                Command::UpdateJob { owner: key.user, spec: Box::new(spec), expect }
             }
             ("apply", [job, options @ ..]) => {
                 let key = self.job(job)?;
                 let mut options = Options::new(options)?;
                 let expect = options.number("expect")?.map(|n| n as u32);
                 let spec = build::job(key.job.as_str(), 200, 1, build::room(1, 1, 0));
-                Command::ApplyJob { owner: key.user, spec: options.job(spec)?, expect }
+                Command::ApplyJob { owner: key.user, spec: Box::new(options.job(spec)?), expect }
             }
             ("resize", [job, count]) => {
                 let count = count.parse().map_err(|_| "a count")?;

@@ -111,7 +111,7 @@ impl Cell {
     }
 
     pub fn submit(&mut self, spec: &JobSpec) {
-        self.ok(Command::SubmitJob { owner: name("ubar"), spec: spec.clone() });
+        self.ok(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec.clone()) });
     }
 
     pub fn task_id(&self, job: &str, index: usize) -> TaskId {

@@ -22,7 +22,7 @@ fn new_program(spec: &JobSpec) -> JobSpec {
 }
 
 fn update(spec: JobSpec) -> Command {
-    Command::UpdateJob { owner: name("ubar"), spec, expect: None }
+    Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None }
 }
 
 fn drain(machine: u32) -> Command {

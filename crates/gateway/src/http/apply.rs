@@ -24,7 +24,8 @@ impl Api {
         let owner = owner_or(owner, user_of(call.caller()?))?;
         let expect = call.expect()?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
-        self.apply_or_try(&call, key, Command::ApplyJob { owner, spec, expect }).await
+        self.apply_or_try(&call, key, Command::ApplyJob { owner, spec: Box::new(spec), expect })
+            .await
     }
 
     pub(super) async fn resize_job(&self, mut call: Call) -> ApiResult {

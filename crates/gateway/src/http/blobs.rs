@@ -196,7 +196,7 @@ mod tests {
             let mut spec = job(named, 1);
             spec.task.packages =
                 vec![PackageRef { name: package, digest: digest.clone(), bytes: 9 }];
-            cell.ok(Command::SubmitJob { owner: name("ubar"), spec });
+            cell.ok(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) });
         };
         for number in 0..MAX_NAMED_JOBS + 2 {
             submit(&format!("web-{number:02}"), "server");

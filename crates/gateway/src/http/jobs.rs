@@ -142,7 +142,7 @@ impl Api {
     pub(super) async fn submit_job(&self, mut call: Call) -> ApiResult {
         let SubmitJob { owner, spec } = call.json(self).await?;
         let owner = owner_or(owner, user_of(call.caller()?))?;
-        self.change(&call, Command::SubmitJob { owner, spec }).await
+        self.change(&call, Command::SubmitJob { owner, spec: Box::new(spec) }).await
     }
 
     pub(super) async fn update_job(&self, mut call: Call) -> ApiResult {
@@ -153,7 +153,7 @@ impl Api {
             return Err(ApiError::field("name", spec.name.as_str(), &allowed));
         }
         let expect = call.expect()?;
-        self.change(&call, Command::UpdateJob { owner, spec, expect }).await
+        self.change(&call, Command::UpdateJob { owner, spec: Box::new(spec), expect }).await
     }
 
     pub(super) async fn stop_job(&self, call: Call) -> ApiResult {

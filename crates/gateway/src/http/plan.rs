@@ -55,7 +55,7 @@ impl Api {
             let (owner_name, expect) = (owner.clone(), None);
             self.check_limits(&Command::ApplyJob {
                 owner: owner_name,
-                spec: spec.clone(),
+                spec: Box::new(spec.clone()),
                 expect,
             })?;
             // Before anything of the job is looked at: a diff reveals the present spec.

@@ -106,7 +106,7 @@ fn apply_step(cell: &mut Cell, step: &Step) {
     match *step {
         Step::Submit(at) => {
             let spec = job(JOBS[usize::from(at)], 3, 1);
-            cell.try_apply(Command::SubmitJob { owner: name("ada"), spec });
+            cell.try_apply(Command::SubmitJob { owner: name("ada"), spec: Box::new(spec) });
         }
         Step::Stop(at) => {
             let job = key(JOBS[usize::from(at)]);

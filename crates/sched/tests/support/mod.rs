@@ -131,7 +131,7 @@ impl World {
         let sets = self.alloc_sets();
         let spec = specs::job(&mut self.rng, &format!("j{}", self.jobs), &owner, &sets);
         // Quota may reject it; then there is one job less.
-        self.apply_any(Command::SubmitJob { owner, spec });
+        self.apply_any(Command::SubmitJob { owner, spec: Box::new(spec) });
     }
 
     fn alloc_sets(&self) -> Vec<cellwright_cell::name::JobKey> {
@@ -339,7 +339,7 @@ impl World {
                     spec.retain_disk = None;
                 }
                 let owner = key.user;
-                self.apply_any(Command::UpdateJob { owner, spec, expect: None });
+                self.apply_any(Command::UpdateJob { owner, spec: Box::new(spec), expect: None });
             }
         }
     }

@@ -233,7 +233,7 @@ impl InMemoryMaster {
     }
 
     pub fn submit(&self, spec: JobSpec) {
-        self.apply_ok(Command::SubmitJob { owner: name("ada"), spec });
+        self.apply_ok(Command::SubmitJob { owner: name("ada"), spec: Box::new(spec) });
     }
 
     /// Reports an observation of a task, as its machine's agent would.

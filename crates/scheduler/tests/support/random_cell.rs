@@ -45,7 +45,7 @@ pub fn requests(master_state: &MasterState, rng: &mut TestRng) -> Vec<Request> {
 
 fn command(master_state: &MasterState, rng: &mut TestRng) -> Command {
     match rng.below(12) {
-        0..3 => Command::SubmitJob { owner: name("ada"), spec: spec(rng) },
+        0..3 => Command::SubmitJob { owner: name("ada"), spec: Box::new(spec(rng)) },
         3..5 => report(master_state, rng, |s| s == TaskState::Assigned, Observed::Started),
         5 => report(master_state, rng, |s| matches!(s, TaskState::Stopping(_)), Observed::Stopped),
         6 => {

@@ -114,7 +114,7 @@ impl Client {
             (spec.task.ports, spec.task.health) = (1, Some(HEALTH_CHECK));
         }
         let job = spec.name.clone();
-        let command = Command::SubmitJob { owner: client_user(), spec };
+        let command = Command::SubmitJob { owner: client_user(), spec: Box::new(spec) };
         if let Some(index) = self.request(sequence * 2, command, replica).await {
             self.ledger().jobs.insert(job, index);
         }
@@ -128,7 +128,7 @@ impl Client {
         set.task.limits.ram = 4 << 20;
         set.task.command.clear();
         let key = JobKey { user: client_user(), job: set.name.clone() };
-        let command = Command::SubmitJob { owner: client_user(), spec: set };
+        let command = Command::SubmitJob { owner: client_user(), spec: Box::new(set) };
         if self.request(sequence * 2, command, replica).await.is_none() {
             return;
         }
@@ -138,7 +138,7 @@ impl Client {
             fixtures::job(&format!("j{}-{sequence}", self.node_address), 1, 200, words);
         inside.alloc_set = Some(key);
         let job = inside.name.clone();
-        let command = Command::SubmitJob { owner: client_user(), spec: inside };
+        let command = Command::SubmitJob { owner: client_user(), spec: Box::new(inside) };
         if let Some(index) = self.request(sequence * 2 + 1, command, replica).await {
             self.ledger().jobs.insert(job, index);
         }

@@ -624,7 +624,7 @@ mod tests {
         cell.place_and_start();
         assert!(!text_of(&cell, "jfoo", 2).contains("version"), "{}", text_of(&cell, "jfoo", 2));
         spec.task.command = vec!["another".into()];
-        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
         let to_come = "It is still at version 1; the update to 2 has yet to reach it.";
         assert!(text_of(&cell, "jfoo", 2).contains(to_come), "{}", text_of(&cell, "jfoo", 2));
         cell.control();
