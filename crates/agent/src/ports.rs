@@ -6,6 +6,8 @@
 //! same numbers. Rejected: tracing every call of `bind`, which takes a program in the kernel
 //! (eBPF).
 
+mod sock_diag;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,11 @@ const TCP_LISTEN: &str = "0A";
 /// TCP sockets of this machine's network that listen: inode number, port.
 #[must_use]
 pub fn listening_sockets() -> BTreeMap<u64, u16> {
+    sock_diag::listening_sockets().unwrap_or_else(|_| listed_sockets())
+}
+
+/// The same from the kernel's lists, which cost more, for kernels that do not answer questions.
+fn listed_sockets() -> BTreeMap<u64, u16> {
     let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     lists.into_iter().flatten().flat_map(|text| parse_tcp_table(&text)).collect()
 }
@@ -119,6 +126,18 @@ mod tests {
             1: 0100007F:1F91 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 0 0 4243 1\n\
             broken\n";
         assert_eq!(parse_tcp_table(text), [(4242, 8080)]);
+    }
+
+    #[test]
+    fn a_question_and_the_lists_have_the_same_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let inode_of = |sockets: BTreeMap<u64, u16>| {
+            sockets.into_iter().find(|(_, listens)| *listens == port).map(|(inode, _)| inode)
+        };
+        let asked = inode_of(sock_diag::listening_sockets().unwrap());
+        assert!(asked.is_some());
+        assert_eq!(asked, inode_of(listed_sockets()));
     }
 
     #[test]
