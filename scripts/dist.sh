@@ -19,7 +19,10 @@ mkdir -p "$stage/$name/bin" "$stage/$name/systemd" dist
 # Four fifths of the binary say which line an address is; only who reads a trace needs them. The names
 # of functions stay, so that a trace says something by itself. Found again by the link and build ID.
 objcopy --only-keep-debug --compress-debug-sections=zlib "$binary" "$stage/cell.debug"
-objcopy --strip-debug --add-gnu-debuglink="$stage/cell.debug" "$binary" "$stage/$name/bin/cell"
+# Names of data say nothing in a trace, and are 3 MB.
+objcopy --strip-debug --wildcard --strip-symbol='GCC_except_table*' --strip-symbol='.Lanon*' \
+    --strip-symbol='anon.*' --strip-symbol='switch.table*' --strip-symbol='*__CALLSITE*' \
+    --add-gnu-debuglink="$stage/cell.debug" "$binary" "$stage/$name/bin/cell"
 chmod 755 "$stage/$name/bin/cell"
 # Small enough to keep its lines, which no start reads.
 objcopy --compress-debug-sections=zlib "$(dirname "$binary")/cell-shim" "$stage/$name/bin/cell-shim"

@@ -26,7 +26,7 @@ use cellwright_master::handle::{Caller, MasterHandle};
 use cellwright_master::history::{HistoryService, HistoryWriter};
 use cellwright_master::master::{Environment, Master};
 use cellwright_store::{BootstrapError, Peer, RealDisk};
-use cellwright_supervise::Supervisor;
+use cellwright_supervise::{Supervisor, trim_heap_periodically};
 use std::io;
 use std::sync::Arc;
 
@@ -59,6 +59,8 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     }));
     let stop = std::future::pending();
     let serving = tokio::spawn(listener.serve(router, gate, config.limits(), stop));
+    // As every process of the product that serves.
+    let trimming = tokio::spawn(trim_heap_periodically());
     let snapshot = async |question: String| {
         if question != SNAPSHOT {
             return Err(io::Error::other(format!("{question:?}; allowed: {SNAPSHOT}")));
@@ -68,6 +70,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     };
     answer_questions(snapshot).await?;
     serving.abort();
+    trimming.abort();
     Ok(())
 }
 
