@@ -2,15 +2,14 @@
 //! The same log must lead every build through the same states: otherwise a replica that takes over
 //! in the middle of an upgrade, or replays an old log, would have another state.
 //!
-//! The hashes guarantee that only for builds with the same texts: answers stored for repeated
-//! requests are hashed with the text of their rejections, so rewording a rejection changes the
-//! hashes for as long as such an answer is stored, and nothing else. Hashes of two builds are not
-//! compared.
+//! Texts are no part of a hash: answers stored for repeated requests are hashed as data with fields
+//! (record 35), and words are made of them where they are shown, so rewording a rejection changes
+//! no hash. A table that was never used adds nothing either.
 //!
 //! Each line is a hash and the entry that led to it. With `UPDATE_WIRE=1` the hashes are rewritten
 //! for the recorded entries; if those no longer decode, or the file is missing, a new log is
-//! generated. For a change of texts alone that is right; from the first release on, any other
-//! change of a hash without a change of level breaks compatibility.
+//! generated. From the first release on, any change of a hash without a change of level breaks
+//! compatibility.
 
 use crate::properties::Run;
 use crate::wire::{hex, unhex};
