@@ -302,8 +302,10 @@ impl RunningMaster {
         if let Some(dns) = self.dns {
             dns.stop().await;
         }
-        self.master.stop().await;
+        // With the replica the lock of the data directory goes, and the next process may begin: by
+        // then nothing of this one writes there.
         self.history.stop().await;
+        self.master.stop().await;
     }
 }
 

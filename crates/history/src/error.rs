@@ -11,6 +11,8 @@ pub enum HistoryError {
     File { path: PathBuf, why: io::Error },
     #[error("{path} is no archive: {why}")]
     Archive { path: PathBuf, why: String },
+    #[error("{path} is still written by another process; it is tried again until that has ended")]
+    InUse { path: PathBuf },
     #[error("{path} is damaged: {what}")]
     Damaged { path: PathBuf, what: String },
     #[error(

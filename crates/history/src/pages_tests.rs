@@ -268,3 +268,20 @@ fn a_damaged_archive_answers_no_query_until_it_is_there_again() {
     assert_eq!(fs::read_dir(&days).unwrap().count(), files.len());
     assert_eq!(history.scrub().unwrap(), Vec::<String>::new());
 }
+
+/// Two writers, as when a master is started while the one before still ends: each would checkpoint
+/// pages of the other that its own checksums do not know.
+#[test]
+fn a_second_writer_is_refused_until_the_first_has_ended() {
+    let folder = Folder::new();
+    let first = filled_history(&folder, 50);
+    for _ in 0..2 {
+        let second = History::open(folder.path(), settings());
+        assert!(matches!(second, Err(HistoryError::InUse { .. })), "{:?}", second.err());
+    }
+    assert!(count(&folder).unwrap() > 10, "readers are not kept out");
+    drop(first);
+    let second = History::open(folder.path(), settings()).unwrap();
+    page_checksums::checkpoint(&second.db, folder.path()).unwrap();
+    page_checksums::verify(folder.path()).unwrap();
+}

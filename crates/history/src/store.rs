@@ -22,7 +22,10 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of the schema, in the file's `user_version`.
@@ -73,6 +76,21 @@ pub struct FeedSlice<'a> {
     pub gap: bool,
 }
 
+const WRITER_LOCK_FILE: &str = "writer.lock";
+
+/// The kernel releases it when the process ends, however that comes about.
+fn lock_as_writer(dir: &Path) -> Result<File, HistoryError> {
+    let path = dir.join(WRITER_LOCK_FILE);
+    let mut options = OpenOptions::new();
+    let options = options.create(true).truncate(false).write(true).mode(0o600);
+    let file = options.open(&path).map_err(HistoryError::file(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(HistoryError::InUse { path: dir.to_owned() }),
+        Err(TryLockError::Error(why)) => Err(HistoryError::File { path, why }),
+    }
+}
+
 /// The one writer of a history directory.
 pub struct History {
     pub(crate) db: Connection,
@@ -82,6 +100,8 @@ pub struct History {
     log_epoch: u64,
     machines: MachineNames,
     take_repair_note: Option<String>,
+    /// Released when the database is closed; the last field, for they are dropped in order.
+    _writer_lock: Arc<File>,
 }
 
 impl History {
@@ -89,35 +109,42 @@ impl History {
     /// created anew; the list of archives is kept.
     ///
     /// # Errors
-    /// When it cannot be read or written, or a newer build wrote it.
+    /// When it cannot be read or written, a newer build wrote it, or another process writes it:
+    /// SQLite would let both, but the checksums of one would not know the pages of the other.
     pub fn open(dir: &Path, settings: RetentionConfig) -> Result<History, HistoryError> {
         repair::make_folder(dir)?;
-        let damage = match History::open_undamaged(dir, settings) {
+        let writer_lock = Arc::new(lock_as_writer(dir)?);
+        let damage = match History::open_undamaged(dir, settings, &writer_lock) {
             Err(error) if repair::is_damage(&error) => error.to_string(),
             opened => return opened,
         };
         let archives = repair::set_aside(dir)?;
-        let mut history = History::open_undamaged(dir, settings)?;
+        let mut history = History::open_undamaged(dir, settings, &writer_lock)?;
         history.restore_archive_list(&archives)?;
         history.delete_strays()?;
         history.take_repair_note = Some(damage);
         Ok(history)
     }
 
-    fn open_undamaged(dir: &Path, settings: RetentionConfig) -> Result<History, HistoryError> {
+    fn open_undamaged(
+        dir: &Path,
+        settings: RetentionConfig,
+        writer_lock: &Arc<File>,
+    ) -> Result<History, HistoryError> {
         let file = dir.join(DATABASE_FILE);
         repair::make_file(&file)?;
         let is_new = page_checksums::database_size(dir) == 0;
         let mut db = Connection::open(&file)?;
+        // Checkpoints are made here, to record the checksum of each page: see `page_checksums`.
+        // This comes first: a connection that is closed after an error would make one as well.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.busy_timeout(BUSY_TIMEOUT)?;
         // Before the first table: the space of deleted days is returned to the file system.
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "NORMAL")?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        // Checkpoints are made here, to record the checksum of each page: see `page_checksums`.
-        db.pragma_update(None, "wal_autocheckpoint", 0)?;
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if found > SCHEMA_VERSION {
             return Err(HistoryError::Newer { path: file, found, known: SCHEMA_VERSION });
@@ -138,6 +165,7 @@ impl History {
             log_epoch,
             machines,
             take_repair_note: repaired,
+            _writer_lock: writer_lock.clone(),
         };
         // The archives beside a new database are no strays: they are put on its list, or set aside
         // by hand.
