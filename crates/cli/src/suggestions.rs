@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands of other cluster managers, after `cell`, with the equivalent here; if two match, the
 /// longer one counts.
-const FOREIGN_COMMANDS: [(&str, &str); 52] = [
+const FOREIGN_COMMANDS: [(&str, &str); 53] = [
     ("alloc", "cell status JOB/INDEX"),
     ("alloc exec", "cell exec TASK -- COMMAND"),
     ("alloc logs", "cell logs TASK"),
@@ -62,6 +62,7 @@ const FOREIGN_COMMANDS: [(&str, &str); 52] = [
     ("srun", "cell run -- COMMAND"),
     ("uncordon", "cell drain MACHINE --undo"),
     ("undo", "cell update undo JOB"),
+    ("undrain", "cell drain MACHINE --undo"),
     ("version", "cell --version"),
 ];
 

@@ -204,7 +204,7 @@ impl<'a> Pass<'a> {
         let choice = if self.lacks_members(task) { None } else { self.find(class, task) };
         match choice {
             Some(choice) => {
-                // Hundreds of thousands of these may be made: a first push would make room for four.
+                // There may be hundreds of thousands: a first push would make room for four.
                 let mut group = Group { assignments: Vec::with_capacity(1), ..Group::default() };
                 self.commit(task, class, choice, &mut group);
                 self.outcome.placed += 1;

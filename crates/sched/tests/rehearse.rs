@@ -73,7 +73,8 @@ proptest! {
         prop_assert_eq!(world.state.clone().hash(), hash);
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         let (owner, expect) = (ada(), None);
-        let verdict = world.apply(Command::ApplyJob { owner, spec: Box::new(spec.clone()), expect });
+        let boxed = Box::new(spec.clone());
+        let verdict = world.apply(Command::ApplyJob { owner, spec: boxed, expect });
         prop_assert_eq!(&result.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());

@@ -342,7 +342,7 @@ impl BatchItem {
                 Command::SetQuota { user, band, quota, expect }
             }
             BatchItem::SetCron { owner, spec, expect } => {
-                cron::Command::Set { owner, spec, expect }.into()
+                cron::Command::Set { owner, spec: Box::new(spec), expect }.into()
             }
             BatchItem::RemoveCron { cron, expect } => cron::Command::Remove { cron, expect }.into(),
         })

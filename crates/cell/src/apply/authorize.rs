@@ -477,8 +477,11 @@ mod tests {
             paused: false,
             keep_runs: 3,
         };
-        cell.send_as("ubar", cron::Command::Set { owner: name("ubar"), spec, expect: None })
-            .unwrap();
+        cell.send_as(
+            "ubar",
+            cron::Command::Set { owner: name("ubar"), spec: Box::new(spec), expect: None },
+        )
+        .unwrap();
         assert_eq!(cell.senders, BTreeSet::from(["user:ubar".to_owned()]));
         cell.now = 300_000;
         cell.ok(cron::Command::Fire { cron: key("ubar/tick"), slot: Time(300_000) });
@@ -515,7 +518,11 @@ mod tests {
         cell.ok(Command::SetCapabilities { user: name("ufoo"), capabilities, expect: None });
         cell.submit(&with("right"));
         let set = |value: &str, expect| {
-            Command::from(crate::cron::Command::Set { owner: owner(), spec: cron(value), expect })
+            Command::from(crate::cron::Command::Set {
+                owner: owner(),
+                spec: Box::new(cron(value)),
+                expect,
+            })
         };
         cell.ok(set("right", None));
         let never = Some(77);

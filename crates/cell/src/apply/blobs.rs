@@ -151,7 +151,11 @@ mod tests {
             paused: false,
             keep_runs: 1,
         };
-        cell.ok(crate::cron::Command::Set { owner: name("ubar"), spec: cron, expect: None });
+        cell.ok(crate::cron::Command::Set {
+            owner: name("ubar"),
+            spec: Box::new(cron),
+            expect: None,
+        });
         let needs = |who: &str, letter: &str| {
             format!("not possible while {who} needs package {}", letter.repeat(64))
         };

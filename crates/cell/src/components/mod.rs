@@ -66,7 +66,6 @@ macro_rules! sum_types {
         }
 
         /// A command of a component.
-        #[expect(clippy::large_enum_variant, reason = "commands of jobs hold their specs as well")]
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]

@@ -351,7 +351,8 @@ fn tick() -> Command {
         "name": "tick", "schedule": "*/10 * * * *", "job": job("tick", 1), "missed": "run_once",
     });
     let spec = serde_json::from_value(spec).unwrap();
-    cellwright_cell::cron::Command::Set { owner: name("ubar"), spec, expect: None }.into()
+    cellwright_cell::cron::Command::Set { owner: name("ubar"), spec: Box::new(spec), expect: None }
+        .into()
 }
 
 #[test]

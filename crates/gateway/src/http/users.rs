@@ -104,7 +104,7 @@ impl Api {
             return Err(ApiError::field("name", spec.name.as_str(), &allowed));
         }
         let expect = call.expect()?;
-        self.change(&call, cron::Command::Set { owner, spec, expect }.into()).await
+        self.change(&call, cron::Command::Set { owner, spec: Box::new(spec), expect }.into()).await
     }
 
     pub(super) async fn remove_cron(&self, call: Call) -> ApiResult {

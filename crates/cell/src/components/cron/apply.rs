@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn set(spec: CronSpec) -> cron::Command {
-        cron::Command::Set { owner: name("ubar"), spec, expect: None }
+        cron::Command::Set { owner: name("ubar"), spec: Box::new(spec), expect: None }
     }
 
     /// A cell with `ubar/tick` at the hour.
@@ -301,8 +301,11 @@ mod tests {
         let what = "not possible while periodic job ubar/tick is paused";
         cell.now = 70 * MINUTE;
         assert_eq!(cell.rejection_text(fire(70)), what);
-        let stale =
-            cron::Command::Set { owner: name("ubar"), spec: paused(false), expect: Some(1) };
+        let stale = cron::Command::Set {
+            owner: name("ubar"),
+            spec: Box::new(paused(false)),
+            expect: Some(1),
+        };
         let expected = "periodic job ubar/tick is at version 2, not 1; read it again and retry";
         assert_eq!(cell.rejection_text(stale), expected);
         assert_eq!(cell.ok(set(paused(false))), Done::Version(3));

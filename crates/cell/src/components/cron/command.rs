@@ -8,14 +8,13 @@ use crate::name::{JobKey, Name};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
-#[expect(clippy::large_enum_variant, reason = "commands of jobs hold their specs as well")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
     Set {
         owner: Name,
-        spec: CronSpec,
+        spec: Box<CronSpec>,
         /// The version the client saw; `None` applies the change to any version.
         expect: Option<u32>,
     },

@@ -22,7 +22,7 @@ use cellwright_cell::time::Time;
 pub fn commands() -> Vec<Command> {
     let cron = build::job_key("ada", "web");
     vec![
-        Command::Set { owner: build::name("ada"), spec: spec(), expect: Some(2) },
+        Command::Set { owner: build::name("ada"), spec: Box::new(spec()), expect: Some(2) },
         Command::Remove { cron: cron.clone(), expect: None },
         Command::Fire { cron, slot: Time(60_000) },
     ]
@@ -100,7 +100,7 @@ fn set(draw: &mut Draw) -> Command {
         paused: draw.one_in(8),
         keep_runs: draw.below(4) as u32,
     };
-    Command::Set { owner: user, spec, expect: expect(draw) }
+    Command::Set { owner: user, spec: Box::new(spec), expect: expect(draw) }
 }
 
 /// Mostly a slot that a controller would fire.
@@ -156,5 +156,5 @@ fn parse_set(key: &str, schedule: &str, options: &[&str]) -> Result<Command, Str
     let spec = build::job(job.as_str(), 200, 1, build::room(1, 1, 0));
     let (name, job) = (job, options.job(spec)?);
     let spec = CronSpec { name, schedule, job, missed, overlap, paused, keep_runs };
-    Ok(Command::Set { owner: user, spec, expect })
+    Ok(Command::Set { owner: user, spec: Box::new(spec), expect })
 }
