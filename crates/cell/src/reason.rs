@@ -395,4 +395,8 @@ reasons! {
         "the machine is short, and throttling did not help";
     /// The task for which room was held no longer runs as it did.
     NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
+    /// Its gang gives back what it holds.
+    GangBroken = "gang-broken", "its gang lost a task and could not be made whole in time";
+    /// Its owner asked for it.
+    RestartRequested = "restart-requested", "a restart was requested";
 }

@@ -215,6 +215,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Left { .. } => "left",
         T::HoldReserved { .. } => "hold-reserved",
         T::HoldReleased { .. } => "hold-released",
+        T::RestartDue => "restart-due",
     }
 }
 
@@ -236,6 +237,7 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::Killed => ("killed", None),
         J::NeverRan => ("never-ran", None),
         J::Purged => ("purged", None),
+        J::StartedAgain => ("started-again", None),
     }
 }
 

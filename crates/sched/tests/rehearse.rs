@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(world.state.clone().hash(), hash);
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         let (owner, expect) = (ada(), None);
-        let verdict = world.apply(Command::ApplyJob { owner, spec: spec.clone(), expect });
+        let verdict = world.apply(Command::ApplyJob { owner, spec: spec.clone(), expect, again: false });
         prop_assert_eq!(&result.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());

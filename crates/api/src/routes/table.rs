@@ -92,6 +92,11 @@ const DRY_RUN: Parameter = Parameter {
     about: "True: say what would be done, and with which differences; nothing changes.",
     value_type: ParameterType::Boolean,
 };
+const AGAIN: Parameter = Parameter {
+    name: "again",
+    about: "True: run a batch job again that has ended with this very spec. Otherwise it stays so.",
+    value_type: ParameterType::Boolean,
+};
 const FIND_NAME: Parameter = Parameter {
     name: "name",
     about: "A name, or how it begins: web, ann/web, ann/web/3, m1; or last: the caller's job that \
@@ -295,6 +300,8 @@ const BLOB: &str = "/v1/blobs/{digest}";
 
 const OWNER_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
 const STOP_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState];
+const START_ERRORS: &[C] =
+    &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState, C::QuotaExceeded];
 const ADMISSION_ERRORS: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
 const AGENT_ERRORS: &[C] =

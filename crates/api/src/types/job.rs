@@ -45,6 +45,9 @@ pub struct JobView {
     /// closed when the job's file is applied again: `cell run`.
     pub update_complete: bool,
     pub tasks: TaskCounts,
+    /// Running tasks that are still to be restarted.
+    #[serde(default)]
+    pub restarting: u32,
     /// The jobs it starts after, those that have not ended.
     pub waits_for: Vec<JobKey>,
     /// Milliseconds since the Unix epoch.

@@ -7,6 +7,7 @@
 //! goes down meanwhile. Undoing is the same roll with the ends exchanged.
 
 mod in_place;
+mod restart;
 
 use super::Context;
 use super::jobs::next_version;

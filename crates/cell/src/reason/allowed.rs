@@ -219,6 +219,8 @@ pub enum Allowed {
     DevicesGranted,
     /// Tasks that pair with allocs by index are where their allocs are.
     SpreadOfAllocs,
+    /// A time to mend a gang is for gangs.
+    NoneWithoutGang,
 }
 
 impl Allowed {

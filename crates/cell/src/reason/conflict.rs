@@ -104,6 +104,10 @@ pub enum Conflict {
     /// An alloc is charged at its limits.
     AllocAtLimits,
     NotReclaimable,
+    /// It is an alloc set.
+    RunsNothing(JobKey),
+    /// Of a periodic job whose runs do not overlap.
+    LastRunGoesOn(JobKey),
 }
 
 /// What may not be done to a task in the state it is in.
@@ -135,6 +139,10 @@ pub enum TaskAction {
     ReportOfStop,
     /// On health, before the start.
     ReportOfHealth,
+    /// Of what is over.
+    Restart,
+    /// Of what never ran because of a dependency.
+    Start,
 }
 
 /// Who may send a command.

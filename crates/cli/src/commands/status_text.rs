@@ -214,6 +214,7 @@ pub fn job_state(job: &JobView) -> &'static str {
         JobState::Active if job.update.as_ref().is_some_and(|update| update.undoing) => "undoing",
         JobState::Active if job.update_complete => "updated",
         JobState::Active if job.update.is_some() => "updating",
+        JobState::Active if job.restarting > 0 => "restarting",
         JobState::Active => "active",
         JobState::Stopping => "stopping",
         JobState::Dead(JobOutcome::Succeeded) => "succeeded",

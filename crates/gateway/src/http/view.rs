@@ -64,6 +64,7 @@ pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> 
         update: row.update.clone(),
         update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
         tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
+        restarting: state.job_load(id).map_or(0, |load| load.to_restart),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
