@@ -52,10 +52,12 @@ pub enum ControllerName {
     Reclaim,
     /// Moves tasks to better places. The command has that cause; no build runs this controller yet.
     Rebalance,
+    /// Gives each machine its task of every daemon.
+    Daemon,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 10] = [
+    pub const ALL: [ControllerName; 11] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -66,6 +68,7 @@ impl ControllerName {
         ControllerName::Liveness,
         ControllerName::Reclaim,
         ControllerName::Rebalance,
+        ControllerName::Daemon,
     ];
 
     #[must_use]
@@ -81,6 +84,7 @@ impl ControllerName {
             ControllerName::Liveness => "liveness",
             ControllerName::Reclaim => "reclaim",
             ControllerName::Rebalance => "rebalance",
+            ControllerName::Daemon => "daemon",
         }
     }
 
@@ -144,6 +148,7 @@ impl Actor {
             C::CommitPlan(_) => Actor::Scheduler(Name::of_number(1)),
             C::MachineDown { .. } => controller(ControllerName::Liveness),
             C::StepUpdate { .. } => controller(ControllerName::Update),
+            C::MatchMachines { .. } => controller(ControllerName::Daemon),
             C::PurgeJobs { .. } => controller(ControllerName::Purge),
             C::Evict { cause, .. } => controller(ControllerName::of_cause(*cause)),
             C::Expire => controller(ControllerName::Expire),

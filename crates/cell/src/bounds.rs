@@ -43,6 +43,8 @@ pub struct Bounds {
     pub machine_tasks: u64,
     /// The longest notice that tasks of a band get; what a job asks for beyond it is cut.
     pub longest_notice: LongestNotice,
+    /// Bytes of disk that a task gets which says nothing of it; 0: it gets none.
+    pub default_disk: u64,
 }
 
 /// Machines on which one task may hold room at once: where it runs, and the target of a move.
@@ -65,6 +67,7 @@ impl Default for Bounds {
             answer_bytes: 1 << 20,
             machine_tasks: u64::MAX,
             longest_notice: LongestNotice::default(),
+            default_disk: 0,
         }
     }
 }
@@ -122,6 +125,12 @@ pub struct Growth {
 }
 
 impl Bounds {
+    /// What a task gets that says nothing of disk.
+    #[must_use]
+    pub fn default_disk(&self) -> Resources {
+        Resources { disk: self.default_disk, ..Resources::ZERO }
+    }
+
     /// # Errors
     /// [`Rejection::OverBound`] when `asked` more than the `held` are more than `most`. A request
     /// that adds nothing is not rejected for what is already held.

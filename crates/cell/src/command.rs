@@ -301,6 +301,11 @@ pub enum Command {
         within: Span,
         expect: Option<u32>,
     },
+    /// Controllers: a daemon shall have a task for each of its machines, as far as quota goes, and
+    /// for no other.
+    MatchMachines {
+        job: JobKey,
+    },
 }
 
 impl Command {
@@ -329,6 +334,7 @@ impl Command {
             C::UndoUpdate { .. } => "undo_update",
             C::CloseUpdate { .. } => "close_update",
             C::StepUpdate { .. } => "step_update",
+            C::MatchMachines { .. } => "match_machines",
             C::PurgeJobs { .. } => "purge_jobs",
             C::CommitPlan(_) => "commit_plan",
             C::Evict { .. } => "evict",

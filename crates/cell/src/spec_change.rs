@@ -13,7 +13,7 @@ use crate::isolation::Volume;
 use crate::job::{ChangeClass, Job};
 use crate::named::NamedAmount;
 use crate::resource::Resources;
-use crate::spec::{JobKind, JobSpec};
+use crate::spec::JobSpec;
 use crate::task::Task;
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub struct FieldChange {
 #[must_use]
 pub fn spec_changes(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     let mut list = shared_fields(old, new);
-    let runs = new.kind == JobKind::Tasks;
+    let runs = new.kind.runs_programs();
     list.extend(limits(old.task.limits, new.task.limits, runs));
     list.extend(program("task.command", old.task.command != new.task.command));
     list.extend(program("task.env", old.task.env != new.task.env));
@@ -135,7 +135,8 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     ];
     list.extend(programs.into_iter().filter_map(|(field, differs)| program(field, differs)));
     if a.isolation != b.isolation {
-        let more = needs_more_host_volumes(&a.isolation.volumes, &b.isolation.volumes);
+        let more = needs_more_host_volumes(&a.isolation.volumes, &b.isolation.volumes)
+            || b.isolation.whole_cores > a.isolation.whole_cores;
         let class = if more { ChangeClass::MayMove } else { ChangeClass::Restart };
         list.push(change("task.isolation", class, Effect::Restart));
     }
@@ -155,7 +156,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
 }
 
 fn task_fields(old: &JobSpec, new: &JobSpec, index: u32) -> impl Iterator<Item = FieldChange> {
-    let runs = new.kind == JobKind::Tasks;
+    let runs = new.kind.runs_programs();
     limits(old.limits_of(index), new.limits_of(index), runs)
         .into_iter()
         .chain(program("task.command", old.command_of(index) != new.command_of(index)))
@@ -210,7 +211,7 @@ mod tests {
     use crate::disruption::DisruptionLimit;
     use crate::name::Token;
     use crate::priority::Priority;
-    use crate::spec::{SpreadLimit, TaskOverride};
+    use crate::spec::{JobKind, SpreadLimit, TaskOverride};
     use crate::time::Span;
     use ChangeClass::{MayMove, NoRestart, Restart};
     use std::collections::BTreeMap;

@@ -73,8 +73,8 @@ impl Agent {
                 alloc_disk: work.alloc.and_then(|alloc| self.alloc_disk(alloc)),
                 class: work.appclass,
                 priority: work.priority,
-                limits: work.limits,
-                reservation: work.reservation,
+                limits: self.cpu_factor.on_machine(work.limits),
+                reservation: self.cpu_factor.on_machine(work.reservation),
                 isolation: work.isolation.clone(),
                 ports: work.ports.clone(),
             })
@@ -142,6 +142,9 @@ impl Agent {
         let mut used = self.sampler.usage(&self.readings.take());
         if !measured.is_empty() {
             used.extend(self.process_sampler.sample(&measured, boot::now()));
+        }
+        for usage in &mut used {
+            usage.used.cpu = self.cpu_factor.to_cell(usage.used.cpu);
         }
         used
     }

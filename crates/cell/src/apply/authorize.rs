@@ -148,6 +148,7 @@ impl<'c> Rights<'c> {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }
             }
             C::StepUpdate { .. } => Rights::controller(ControllerName::Update),
+            C::MatchMachines { .. } => Rights::controller(ControllerName::Daemon),
             C::PurgeJobs { .. } => Rights::controller(ControllerName::Purge),
             C::Evict { cause, .. } => Rights::controller(ControllerName::of_cause(*cause)),
             C::Expire => Rights::controller(ControllerName::Expire),

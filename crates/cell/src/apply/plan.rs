@@ -368,9 +368,9 @@ impl Context<'_> {
         let requested = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
         let stayed = reserved.minus(retained_disk_of(row, id, victim)).plus(victim.reservation);
         let mut lacks = exceeds_where_requested(requested, stayed, capacity);
-        if spec.priority.is_prod() {
-            let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
-            let requested = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
+        if spec.is_packed_by_limits() {
+            let alike = asks.iter().filter(|c| c.spec.is_packed_by_limits());
+            let requested = alike.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
             let limits = spec.limits_of(victim.index);
             lacks |= exceeds_where_requested(requested, prod_limits.plus(limits), capacity);
         }
@@ -478,11 +478,11 @@ fn exceeds_devices_or_named(
         let free = u32::from(load.device_free(usize::from(at)));
         held(victim.devices()) > free && asks.iter().any(|c| held(c.task.devices()) > 0)
     };
-    let named = spec.task.named.iter().any(|mine| {
+    let named = spec.named_demand().iter().any(|mine| {
         let capacity = state.named_capacity(machine, &mine.name);
         let used = load.named_used(&mine.name).saturating_add(mine.amount);
         let requested =
-            |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
+            |c: &Candidate<'_>| c.spec.named_demand().iter().any(|ask| ask.name == mine.name);
         capacity != UNBOUNDED && used > capacity && asks.iter().any(requested)
     });
     named || victim.devices().iter().any(|grant| device(grant.device))

@@ -219,6 +219,16 @@ pub enum Allowed {
     DevicesGranted,
     /// Tasks that pair with allocs by index are where their allocs are.
     SpreadOfAllocs,
+    WholeCoresOutsideSets,
+    LatencySensitiveOnly,
+    /// No machine has more cores to give away whole.
+    WholeCoresOfMachines {
+        most: u64,
+    },
+    /// A daemon has one task for each machine, all alike, and none waits for another.
+    NotOfDaemons,
+    /// A daemon has no end, and no next run.
+    NoDaemonRuns,
 }
 
 impl Allowed {

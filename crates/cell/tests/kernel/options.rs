@@ -12,7 +12,7 @@ use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
-    Domain, JobDependency, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
+    Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
 
@@ -179,6 +179,9 @@ impl<'a> Options<'a> {
             spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: limit as u32 }];
         }
         spec.gang |= self.text("gang").is_some();
+        if self.text("daemon").is_some() {
+            spec.kind = JobKind::Daemon;
+        }
         if let Some((user, set)) = self.text("in").and_then(|text| text.split_once('/')) {
             spec.alloc_set = Some(build::job_key(user, set));
             let paired = self.text("paired").is_some();

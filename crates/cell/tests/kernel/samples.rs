@@ -68,7 +68,7 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "Band", &Band::ALL);
     every_variant(pins, "Capability", &Capability::ALL);
     every_variant(pins, "AppClass", &[AppClass::LatencySensitive, AppClass::Batch]);
-    every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
+    every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet, JobKind::Daemon]);
     every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power, Domain::Cell]);
     every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
     let causes = [
@@ -258,7 +258,7 @@ fn machine_spec() -> cellwright_cell::machine::MachineSpec {
 pub fn job_spec() -> JobSpec {
     use cellwright_cell::spec::{JobDependency, RetainDisk, SpreadLimit, TaskOverride};
     let mut spec = build::job("web", 210, 3, Resources::new(500, 1 << 30, 1 << 31, 64));
-    spec.appclass = AppClass::LatencySensitive;
+    spec.appclass = Some(AppClass::LatencySensitive);
     spec.labels.insert(token("tier"), "front".into());
     spec.task.ports = 2;
     spec.task.static_ports = vec![80, 443];
@@ -383,7 +383,8 @@ fn more_commands() -> Vec<Command> {
     vec![
         Command::UndoUpdate { job: job.clone(), expect: None },
         Command::CloseUpdate { job: job.clone(), expect: None },
-        Command::StepUpdate { job, index: 6 },
+        Command::StepUpdate { job: job.clone(), index: 6 },
+        Command::MatchMachines { job },
         Command::PurgeJobs { ended_before: Time(1000) },
         Command::CommitPlan(plan()),
         Command::Evict { task, attempt: 2, cause: EvictCause::Rebalance },
@@ -491,6 +492,7 @@ fn infeasible_reasons() -> Vec<InfeasibleReason> {
         InfeasibleReason::Volume(HostVolume { source: "/srv/data".into(), writable: true }),
         InfeasibleReason::ResourcePressure,
         InfeasibleReason::MachineFull { most: 1000 },
+        InfeasibleReason::OtherMachine,
     ]
 }
 
@@ -586,6 +588,7 @@ fn reasons() -> Vec<Reason> {
         Reason::TooManyFailures,
         Reason::NotRetried { exit: ExitClass::Code(42), forgiven: 1 },
         Reason::NoLongerRuns,
+        Reason::MachinesChanged,
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,
@@ -679,6 +682,8 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::NeverRan,
         JobChange::Purged,
         JobChange::StillWaits { left: 6 },
+        JobChange::MachinesMatched { tasks: 7 },
+        JobChange::MachinesLeftOut { machines: 8 },
     ]
 }
 

@@ -305,6 +305,7 @@ impl TranscriptRunner {
                 let index = index.parse().map_err(|_| "an index")?;
                 Command::StepUpdate { job: self.job(job)?, index }
             }
+            ("match", [job]) => Command::MatchMachines { job: self.job(job)? },
             ("purge", []) => Command::PurgeJobs { ended_before: self.now },
             _ => return Ok(None),
         }))
@@ -492,6 +493,7 @@ fn bounds(options: Words<'_>) -> Result<Bounds, String> {
             "tasks" => bounds.tasks = number,
             "crons" => bounds.crons = number,
             "machine-tasks" => bounds.machine_tasks = number,
+            "default-disk" => bounds.default_disk = number,
             "least-cpu" => bounds.least_charge.cpu = number,
             _ => return Err(format!("bound {name}")),
         }

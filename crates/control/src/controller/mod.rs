@@ -24,6 +24,7 @@
 mod backoff;
 mod budget;
 mod cron;
+mod daemon;
 mod drain;
 mod expire;
 mod overcommit;
@@ -95,6 +96,7 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
         Box::<overcommit::Overcommit>::default(),
         Box::<pressure_eviction::PressureEviction>::default(),
         Box::<cron::Cron>::default(),
+        Box::<daemon::Daemon>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
         Box::<expire::Expire>::default(),

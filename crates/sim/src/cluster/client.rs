@@ -113,6 +113,12 @@ impl Client {
         if rng.random_bool(0.3) {
             (spec.task.ports, spec.task.health) = (1, Some(HEALTH_CHECK));
         }
+        // Not drawn, so that the other draws stay what they were.
+        if sequence % 5 == 2 {
+            (spec.kind, spec.count) = (JobKind::Daemon, 1);
+            // It is on every machine, and others want to run.
+            spec.task.limits.cpu = 200;
+        }
         let job = spec.name.clone();
         let command = Command::SubmitJob { owner: client_user(), spec };
         if let Some(index) = self.request(sequence * 2, command, replica).await {
