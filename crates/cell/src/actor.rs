@@ -52,10 +52,12 @@ pub enum ControllerName {
     Reclaim,
     /// Moves tasks to better places. The command has that cause; no build runs this controller yet.
     Rebalance,
+    /// Sets limits by what tasks use. It may send the command; no build runs this controller yet.
+    Autosize,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 10] = [
+    pub const ALL: [ControllerName; 11] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -66,6 +68,7 @@ impl ControllerName {
         ControllerName::Liveness,
         ControllerName::Reclaim,
         ControllerName::Rebalance,
+        ControllerName::Autosize,
     ];
 
     #[must_use]
@@ -81,6 +84,7 @@ impl ControllerName {
             ControllerName::Liveness => "liveness",
             ControllerName::Reclaim => "reclaim",
             ControllerName::Rebalance => "rebalance",
+            ControllerName::Autosize => "autosize",
         }
     }
 
@@ -171,6 +175,7 @@ impl Actor {
             | C::UpdateJob { .. }
             | C::ApplyJob { .. }
             | C::ResizeJob { .. }
+            | C::ResizeLimits { .. }
             | C::StopJob { .. }
             | C::StopTask { .. }
             | C::StopWithin { .. }

@@ -7,7 +7,7 @@ use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Rejection};
-use crate::resource::Dimension;
+use crate::resource::{Dimension, Resources};
 use crate::tables::TableName;
 use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::Time;
@@ -74,6 +74,7 @@ impl TaskChange {
             | T::Updated
             | T::UpdateSkipped
             | T::ReservationChanged
+            | T::Resized { .. }
             | T::Finished
             | T::Killed
             | T::NeverRan
@@ -241,6 +242,11 @@ pub enum TaskChange {
     HoldReleased {
         machine: MachineId,
     },
+    /// Its agent has other limits in force for it.
+    Resized {
+        before: Resources,
+        after: Resources,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -271,6 +277,10 @@ pub enum JobChange {
     /// One of its dependencies has ended, and this many have not.
     StillWaits {
         left: u32,
+    },
+    /// Its tasks take other limits, and nothing else becomes different.
+    LimitsChanged {
+        version: u32,
     },
 }
 

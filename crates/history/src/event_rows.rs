@@ -7,6 +7,7 @@ use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskCha
 use cellwright_cell::id::MachineId;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::task::ExitClass;
+use cellwright_cell::words;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
 
@@ -184,6 +185,7 @@ fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
 fn task_detail(change: TaskChange) -> Option<String> {
     match change {
         TaskChange::Left { notice, .. } => Some(notice.describe().to_owned()),
+        TaskChange::Resized { before, after } => words::limits_change(before, after),
         _ => None,
     }
 }
@@ -215,6 +217,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Left { .. } => "left",
         T::HoldReserved { .. } => "hold-reserved",
         T::HoldReleased { .. } => "hold-released",
+        T::Resized { .. } => "resized",
     }
 }
 
@@ -229,6 +232,7 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::UpdateOpened { version: v } => ("update-opened", version(v)),
         J::UpdateUndone { version: v } => ("update-undone", version(v)),
         J::UpdateClosed { version: v } => ("update-closed", version(v)),
+        J::LimitsChanged { version: v } => ("limits-changed", version(v)),
         J::Resized { count } => ("resized", Some(format!("count {count}"))),
         J::Stopping => ("stopping", None),
         J::Succeeded => ("succeeded", None),

@@ -20,5 +20,6 @@ mod output;
 mod packages;
 mod pressure_eviction;
 mod reclaim;
+mod resize;
 mod service;
 mod traps;

@@ -144,6 +144,9 @@ impl<'c> Rights<'c> {
             | C::StopTask { job: key, .. }
             | C::StopWithin { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
+            C::ResizeLimits { job: key, .. } => {
+                Rights { controller: Some(ControllerName::Autosize), ..job(key) }
+            }
             C::CloseUpdate { job: key, .. } => {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }
             }

@@ -371,7 +371,7 @@ impl Context<'_> {
         if spec.priority.is_prod() {
             let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
             let requested = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
-            let limits = spec.limits_of(victim.index);
+            let limits = victim.counted_limits(spec.limits_of(victim.index));
             lacks |= exceeds_where_requested(requested, prod_limits.plus(limits), capacity);
         }
         lacks

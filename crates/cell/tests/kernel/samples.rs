@@ -37,7 +37,7 @@ use cellwright_cell::reason::{
 };
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::retry::Retries;
-use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, LimitsOverride, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -362,7 +362,13 @@ pub fn commands() -> Vec<Command> {
         Command::ApplyJob { owner: name("ada"), spec: job_spec(), expect: Some(0) },
         Command::ResizeJob {
             job: job.clone(),
-            size: JobSize { count: Some(5), cpu: Some(300), ram: None, disk: Some(7) },
+            size: JobSize {
+                count: Some(5),
+                cpu: Some(300),
+                ram: None,
+                disk: Some(7),
+                disk_rate: Some(9),
+            },
             expect: None,
         },
         Command::StopJob { job: job.clone(), expect: None },
@@ -374,6 +380,11 @@ pub fn commands() -> Vec<Command> {
             expect: None,
         },
         Command::DrainWithin { name: name("m1"), within: Span::ZERO, expect: Some(1) },
+        Command::ResizeLimits {
+            job: job_key("ada", "web"),
+            limits: LimitsOverride { cpu: Some(300), ram: Some(7), ..LimitsOverride::default() },
+            expect: Some(2),
+        },
     ]);
     all
 }
@@ -463,6 +474,7 @@ fn pin_requests(pins: &mut Pins) {
         Observed::Healthy,
         Observed::Lost,
         Observed::Left(NoticeOutcome::Overrun),
+        Observed::LimitsInForce { resizes: 3, limits: build::room(1, 2, 3) },
     ];
     every_variant(pins, "Observed", &observed);
 }
@@ -660,6 +672,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::GaveUp { machine, exit: ExitClass::Code(3) },
         TaskChange::HoldReserved { machine },
         TaskChange::HoldReleased { machine },
+        TaskChange::Resized { before: build::room(1, 2, 3), after: build::room(2, 1, 3) },
     ]
 }
 
@@ -679,6 +692,7 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::NeverRan,
         JobChange::Purged,
         JobChange::StillWaits { left: 6 },
+        JobChange::LimitsChanged { version: 7 },
     ]
 }
 
@@ -757,6 +771,7 @@ pub fn state_and_entry() -> (State, Entry) {
         started ada/gpu/0
         reserve ada/gpu/0 cpu=500m
         failed ada/gpu/1 9
+        resize-limits ada/gpu cpu=500m
         update ada/gpu command=v2
         drain m2
         evict ada/box/0 drain

@@ -274,6 +274,7 @@ mod tests {
             disruptions: 1,
             skipped: [].into(),
             undoing: true,
+            limits_only: false,
         };
         let tasks = vec![VersionTasks { version: 2, tasks: 2, running: 2 }];
         let status = |roll: Roll, complete: bool, tasks: Vec<VersionTasks>| {
