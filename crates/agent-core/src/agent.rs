@@ -15,7 +15,7 @@ use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
-use cellwright_messages::{AgentOrders, AgentReport, TaskUsage};
+use cellwright_messages::{AgentOrders, AgentReport, TaskUsage, UsageReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something happened to an attempt.
@@ -63,6 +63,7 @@ pub struct Facts {
     pub resource_pressure: Vec<ResourcePressureReport>,
     /// The machine's clock.
     pub wall: Time,
+    pub book: UsageReport,
 }
 
 /// One attempt, and its order.
@@ -287,6 +288,7 @@ impl AgentCore {
             usage: facts.usage,
             resource_pressure: facts.resource_pressure,
             wall: facts.wall,
+            book: facts.book,
         }
     }
 }
