@@ -28,6 +28,7 @@ pages! {
     batch: "batch.md",
     allocs: "allocs.md",
     updates: "updates.md",
+    autoscaling: "autoscaling.md",
     plans: "plan.md",
     priorities: "priorities.md",
     why_pending: "why-pending.md",

@@ -50,6 +50,8 @@ pub enum Operation {
     CloseUpdate,
     PlanJobs,
     ExplainJob,
+    GetScale,
+    SetScaleMode,
     ListTasks,
     GetTask,
     ExplainTask,

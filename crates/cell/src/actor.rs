@@ -52,10 +52,12 @@ pub enum ControllerName {
     Reclaim,
     /// Moves tasks to better places. The command has that cause; no build runs this controller yet.
     Rebalance,
+    /// Chooses the sizes of jobs.
+    Scaling,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 10] = [
+    pub const ALL: [ControllerName; 11] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -66,6 +68,7 @@ impl ControllerName {
         ControllerName::Liveness,
         ControllerName::Reclaim,
         ControllerName::Rebalance,
+        ControllerName::Scaling,
     ];
 
     #[must_use]
@@ -81,6 +84,7 @@ impl ControllerName {
             ControllerName::Liveness => "liveness",
             ControllerName::Reclaim => "reclaim",
             ControllerName::Rebalance => "rebalance",
+            ControllerName::Scaling => "scaling",
         }
     }
 
@@ -149,10 +153,14 @@ impl Actor {
             C::Expire => controller(ControllerName::Expire),
             C::SetReservations(_) => controller(ControllerName::Reclaim),
             C::ReserveHold(_) | C::ReleaseHold { .. } => controller(ControllerName::Rebalance),
-            C::Component(command) => match command.as_component().rights().controller {
-                Some(name) => controller(name),
-                None => Actor::Operator,
-            },
+            C::Component(command) => {
+                let rights = command.as_component().rights();
+                match rights.controller {
+                    Some(name) => controller(name),
+                    None if rights.replica => Actor::Replica(Name::of_number(1)),
+                    None => Actor::Operator,
+                }
+            }
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => {
                 Actor::Replica(Name::of_number(1))
             }

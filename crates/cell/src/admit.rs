@@ -12,6 +12,7 @@ mod machine;
 mod package_digests;
 mod program;
 pub(crate) mod review;
+mod scale;
 mod task;
 mod volumes;
 
@@ -237,6 +238,9 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
             bad("disruptions.most", limit.most, Allowed::range(1u64, MAX_DISRUPTIONS))
         });
         review.positive_span("disruptions.within", Some(limit.within));
+    }
+    if let Some(policy) = &spec.scale {
+        scale::policy(spec, policy, review);
     }
     match spec.kind {
         _ if !review.are_known(["kind", "alloc_set"]) => {}

@@ -395,4 +395,10 @@ reasons! {
         "the machine is short, and throttling did not help";
     /// The task for which room was held no longer runs as it did.
     NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
+    /// Its use was measured.
+    Measured = "measured", "what it uses was measured";
+    /// The cell chose its size.
+    Scaled = "scaled", "as the rules of scaling say";
+    /// What is remembered of its scaling is of no use any more.
+    NotScaled = "not-scaled", "it has ended, or has no policy";
 }

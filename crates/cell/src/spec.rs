@@ -23,6 +23,7 @@ use crate::priority::{AppClass, Priority};
 use crate::resource::MAX_QUANTITY;
 use crate::resource::Resources;
 use crate::retry::Retries;
+use crate::scale::ScalePolicy;
 use crate::time::Span;
 pub use dependency::JobDependency;
 use serde::{Deserialize, Serialize};
@@ -328,6 +329,9 @@ pub struct JobSpec {
     /// Of a job inside an alloc set: which of its tasks go into which alloc. Left out: by index.
     #[serde(default)]
     pub alloc_pairing: AllocPairing,
+    /// How the cell chooses the number of tasks and their limits. `count` and the limits are the
+    /// first ones then, and an update keeps those chosen since. `None`: they stay as they are.
+    pub scale: Option<ScalePolicy>,
 }
 
 impl TaskSpec {
@@ -382,6 +386,7 @@ impl JobSpec {
             retain_disk: None,
             disruptions: None,
             alloc_pairing: AllocPairing::default(),
+            scale: None,
         }
     }
 

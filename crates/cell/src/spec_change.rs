@@ -113,6 +113,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("at_most_one", old.at_most_one != new.at_most_one),
         ("retain_disk", old.retain_disk != new.retain_disk),
         ("disruptions", old.disruptions != new.disruptions),
+        ("scale", old.scale != new.scale),
     ];
     let differing = free.into_iter().filter(|(_, differs)| *differs);
     let mut list: Vec<FieldChange> = differing

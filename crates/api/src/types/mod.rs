@@ -14,6 +14,7 @@ mod machine;
 mod overview;
 mod plan;
 mod record;
+mod scale;
 mod shapes;
 mod user;
 
@@ -28,6 +29,7 @@ pub use machine::*;
 pub use overview::*;
 pub use plan::*;
 pub use record::*;
+pub use scale::*;
 pub use shapes::*;
 pub use user::*;
 

@@ -97,7 +97,7 @@ impl<'c> Rights<'c> {
         Rights { controller: Some(name), ..Rights::NOBODY }
     }
 
-    const REPLICA: Rights<'static> = Rights { replica: true, ..Rights::NOBODY };
+    pub(crate) const REPLICA: Rights<'static> = Rights { replica: true, ..Rights::NOBODY };
     const SCHEDULER: Rights<'static> = Rights { scheduler: true, ..Rights::NOBODY };
 
     /// The table.

@@ -212,7 +212,7 @@ impl Context<'_> {
     }
 
     /// A job named in order to change it: found and live.
-    pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
+    pub(crate) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
         let (id, job) = self.owned_job(key)?;
         match job.state {
             JobState::Deferred | JobState::Active => Ok((id, job)),

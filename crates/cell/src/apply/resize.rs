@@ -13,7 +13,7 @@ use super::apply_job::job_outcome;
 use super::jobs::next_version;
 use crate::admit;
 use crate::bounds::{Growth, encoded_bytes};
-use crate::command::{ApplyOutcome, Done, Verdict};
+use crate::command::{Actor, ApplyOutcome, ControllerName, Done, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
@@ -28,13 +28,13 @@ use std::sync::Arc;
 
 impl Context<'_> {
     /// Only a new count takes effect at once, new limits by an update.
-    pub(super) fn resize_job(
+    pub(crate) fn resize_job(
         &mut self,
         key: &JobKey,
         size: &JobSize,
         expect: Option<u32>,
     ) -> Verdict {
-        let (_, job) = self.job_to_change(key)?;
+        let (id, job) = self.job_to_change(key)?;
         let (old, version) = (job.spec(), job.version);
         let spec = size.applied_to(old);
         check_count(old, spec.count)?;
@@ -54,8 +54,19 @@ impl Context<'_> {
                 context.try_update(&key.user, &spec, None)
             }
         })?;
+        if self.size_reason() == Reason::Requested {
+            self.sized_by_hand(id);
+        }
         let became = if count_alone { ApplyOutcome::Resized } else { ApplyOutcome::Updated };
         Ok(job_outcome(done, became, closed))
+    }
+
+    /// Why a size is another one: who scales says so, all others asked for it.
+    fn size_reason(&self) -> Reason {
+        match self.sender {
+            Actor::Controller(ControllerName::Scaling) => Reason::Scaled,
+            _ => Reason::Requested,
+        }
     }
 
     /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
@@ -85,7 +96,7 @@ impl Context<'_> {
         self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = resized);
         self.touch_quotas(id);
-        self.job_event(id, JobChange::Resized { count }, Reason::Requested);
+        self.job_event(id, JobChange::Resized { count }, self.size_reason());
         self.resize_task_rows(id, old.count, Time::ZERO);
         self.update_all_in_place(id);
         self.drop_unused_versions(id);

@@ -11,6 +11,7 @@
 
 pub mod cron;
 pub mod ephemeral;
+pub mod scaling;
 mod traits;
 
 pub(crate) use traits::Component;
@@ -33,6 +34,7 @@ macro_rules! each_component {
         $then! {
             ephemeral Ephemeral;
             cron Cron;
+            scaling Scaling;
         }
     };
 }
@@ -52,6 +54,9 @@ macro_rules! with_component_tables {
             crons Crons "crons" (
                 crate::id::CronId, crate::components::cron::Cron
             ) at components.cron.crons;
+            scalings Scalings "scalings" (
+                crate::components::scaling::ScalingId, crate::components::scaling::Scaling
+            ) at components.scaling.scalings;
         }
     };
 }

@@ -219,6 +219,10 @@ pub enum Allowed {
     DevicesGranted,
     /// Tasks that pair with allocs by index are where their allocs are.
     SpreadOfAllocs,
+    /// A gang and an alloc set have one size.
+    NotScaled,
+    /// A share of a limit, where there is no limit.
+    NoneWithoutLimit,
 }
 
 impl Allowed {

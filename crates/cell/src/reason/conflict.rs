@@ -46,6 +46,7 @@ pub enum Storage {
     VersionsOf(Name),
     /// What all machines have together.
     Capacity,
+    Scalings,
 }
 
 /// What stands against a command for the time being.
@@ -104,6 +105,8 @@ pub enum Conflict {
     /// An alloc is charged at its limits.
     AllocAtLimits,
     NotReclaimable,
+    /// The job has no policy of scaling.
+    NotScaled(JobKey),
 }
 
 /// What may not be done to a task in the state it is in.

@@ -121,6 +121,8 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::SpreadOfAllocs => {
             "none, because task i runs in alloc i: spread the alloc set, or say alloc_pairing any"
         }
+        A::NotScaled => "none: gangs and alloc sets keep their size",
+        A::NoneWithoutLimit => "none, because the task has no limit of it",
         A::NoneInsideSet => "none inside an alloc set: ask for it in the alloc set",
         A::PackageDigest => "64 digits 0-9 and a-f, as `cell package ls -o json` shows them",
         A::Program => "a program and its arguments, such as [\"sleep\", \"60\"]",

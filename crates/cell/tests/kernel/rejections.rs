@@ -139,6 +139,8 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::NoPortsOfAlloc,
         Allowed::NoneInsideSet,
         Allowed::SpreadOfAllocs,
+        Allowed::NotScaled,
+        Allowed::NoneWithoutLimit,
         Allowed::PackageDigest,
         Allowed::Program,
         Allowed::ProbeProgram,
@@ -184,6 +186,7 @@ fn storages() -> Vec<Storage> {
         Storage::ResourcesOn(name("m1")),
         Storage::VersionsOf(name("web")),
         Storage::Capacity,
+        Storage::Scalings,
     ]
 }
 
@@ -212,6 +215,7 @@ fn conflicts() -> Vec<Conflict> {
         Conflict::NoResourcePressure(m1()),
         Conflict::AllocAtLimits,
         Conflict::NotReclaimable,
+        Conflict::NotScaled(job()),
     ]
 }
 

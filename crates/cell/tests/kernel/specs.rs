@@ -14,6 +14,7 @@ use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
+use cellwright_cell::scale::ScalePolicy;
 use cellwright_cell::spec::{
     Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -109,6 +110,7 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
 }
 
 fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
+    spec.scale = None;
     spec.kind = JobKind::AllocSet;
     spec.restart.retry = Retries::default();
     if let Some(retain) = &mut spec.retain_disk {
@@ -139,6 +141,12 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     if own.one_in(3) {
         let (most, within) = (1 + own.below(3) as u32, Span::seconds(1 + own.below(600)));
         spec.disruptions = Some(DisruptionLimit { most, within });
+    }
+    if !spec.gang && own.one_in(3) {
+        let min = 1 + own.below(3) as u32;
+        let mut policy = ScalePolicy::between(min, min + own.below(4) as u32);
+        policy.advise = own.one_in(6);
+        spec.scale = Some(policy);
     }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));

@@ -30,6 +30,7 @@ mod overcommit;
 mod pressure_eviction;
 mod purge;
 pub mod reclaim;
+pub mod scaling;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -95,6 +96,7 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
         Box::<overcommit::Overcommit>::default(),
         Box::<pressure_eviction::PressureEviction>::default(),
         Box::<cron::Cron>::default(),
+        Box::<scaling::Scaling>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
         Box::<expire::Expire>::default(),
