@@ -5,7 +5,6 @@
 
 use super::masters::{Cell, MACHINES};
 use cellwright_api::wire::{NEWEST, WireVersion};
-use cellwright_cell::state::LEVEL;
 use cellwright_tests::binary::command_output;
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
@@ -74,23 +73,6 @@ async fn counted(cell: &Cell, start: &str) -> u64 {
     sum
 }
 
-/// A master is put back to the release before: it stops and says why, changes nothing, and the
-/// build of the cell goes on with what it left.
-async fn refuses_the_release_before(cell: &mut Cell, master: &str) {
-    cell.kill(master);
-    cell.rehearse(master, NEWEST);
-    cell.start_master(master);
-    let why = format!("allowed: 1 to {LEVEL}");
-    cell.until("it refuses", |cell| {
-        let said = cell.output();
-        (said.contains(&why) && said.contains("run the newer build")).then_some(())
-    })
-    .await;
-    cell.kill(master);
-    cell.works("without-it").await;
-    upgrade(cell, master).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cell_is_upgraded_part_by_part_and_no_task_notices() {
     let mut cell = Cell::lay().await;
@@ -131,17 +113,6 @@ async fn a_cell_is_upgraded_part_by_part_and_no_task_notices() {
     restart(&mut cell, MACHINES[0], NEWEST);
     cell.machines_are_up().await;
     cell.works("old-again").await;
-
-    // All who read the log know the next level: the cell is raised, and its log goes on in the
-    // format of that level. A master of the release before is understood by it no more.
-    let raised = ["sql", "select detail from events where event = 'level-raised'"];
-    cell.until("the cell is raised", |cell| {
-        let found = command_output(cell.plain().args(raised)).ok()?;
-        found.contains(&format!("level {}", LEVEL + 1)).then_some(())
-    })
-    .await;
-    cell.works("raised").await;
-    refuses_the_release_before(&mut cell, MASTERS[0]).await;
 
     // The next version was spoken, by all, and nobody was refused.
     for kind in ["agent", "scheduler", "replica"] {
