@@ -283,8 +283,8 @@ impl RunningMaster {
         self.master.handle()
     }
 
-    /// Stops in order: leadership is transferred, then the scheduler and the listener end, then the
-    /// replica. While the listener drains requests, the cell has a leader.
+    /// Stops in order: leadership is transferred, then the scheduler and the listener end, then
+    /// history and the replica. While the listener drains requests, the cell has a leader.
     pub fn stop(self) -> BoxFuture<'static, ()> {
         Box::pin(self.stop_in_order())
     }
