@@ -8,6 +8,7 @@ import { useRead } from "../live.js";
 import { JobLogs } from "../logs.js";
 import { Badge, Card, Choice, Empty, Facts, Link, Page, Problem, Table, Tally, Wait, When, to, useQuery, useSort } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
+import { Versions } from "../versions.js";
 import { amount, bandOf, count, isLive, jobState, moment, plural, stamp, taskWords, words } from "../units.js";
 
 /** Where an event leads, if its object has a page. */
@@ -89,20 +90,51 @@ function Updating({ job, tasks, path }) {
   const done = tasks.filter((task) => task.version === goal).length;
   const act = (verb, what, why, path2) =>
     confirm({ what, why, verb, act: () => post(path2), done: () => say(`${verb}: asked for.`) });
-  const under = job.update_complete ? "Update complete, not closed yet" : "Update in progress";
-  return html`<${Card} title=${update.undoing ? "Update being undone" : under} kind="update">
+  const under = job.update_complete ? "Update complete, not closed yet"
+    : update.canaries ? "Canaries try a new version" : "Update in progress";
+  const back = update.rolled_back ? "Update rolled back: too many tasks failed" : "Update being undone";
+  const { promote_after: span } = job.spec.update || {};
+  const well = job.canaries_well_since;
+  return html`<${Card} title=${update.undoing ? back : under} kind="update">
     <p>From version ${update.from} to ${update.to}, opened <${When} at=${update.opened_at} />.${" "}
       ${count(done)} of ${plural(tasks.length, "task")} at version ${goal}, ${plural(update.disruptions, "disruption")} so far${
         update.skipped.length ? `, ${plural(update.skipped.length, "task")} skipped` : ""
       }.</p>
+    ${update.canaries > 0 &&
+    html`<p>${plural(update.canaries, "task")} tr${update.canaries === 1 ? "ies" : "y"} it before the others get it${
+      !well ? "." : span ? html`: well, and promoted <${When} at=${well + span} />.` : ": well, and to be promoted by hand."}</p>`}
     <progress max=${tasks.length || 1} value=${done} aria-label="Tasks at the new version"></progress>
     <p class="buttons">
+      ${update.canaries > 0 &&
+      html`<button onClick=${() => act("Promote version", `Promote version ${goal} of ${job.user}/${job.name}?`,
+        "All tasks get it.", `${path}/promote`)}>Promote…</button>`}
+      ${update.skipped.length > 0 &&
+      html`<button onClick=${() => act("Finish update", `Finish the update of ${job.user}/${job.name}?`,
+        `${plural(update.skipped.length, "task")} that it skipped are updated too, however many disruptions that takes.`,
+        `${path}/finish`)}>Finish…</button>`}
       ${!update.undoing &&
       html`<button onClick=${() => act("Undo update", `Undo the update of ${job.user}/${job.name}?`,
         `All tasks go back to version ${update.from}; some may restart or move.`, `${path}/undo`)}>Undo…</button>`}
       <button onClick=${() => act("Close update", `Close the update of ${job.user}/${job.name}?`,
         "It can no longer be undone after that.", `${path}/close`)}>Close…</button>
     </p>
+  <//>`;
+}
+
+/** What the last update skipped, once it is closed. */
+function Skipped({ job, path }) {
+  const key = `${job.user}/${job.name}`;
+  const finish = () =>
+    confirm({
+      what: `Finish the update of ${key}?`,
+      why: `${plural(job.outdated, "task")} that it skipped are updated too, however many disruptions that takes.`,
+      verb: "Finish update",
+      act: () => post(`${path}/finish`),
+      done: () => say("Finish update: asked for."),
+    });
+  return html`<${Card} title="Tasks were skipped" kind="update">
+    <p>${plural(job.outdated, "task")} run an older version than ${job.version}: the update might disrupt no more.</p>
+    <p class="buttons"><button onClick=${finish}>Finish…</button></p>
   <//>`;
 }
 
@@ -178,6 +210,7 @@ export default function Job({ names: [user, name] }) {
       ${view.tasks.pending > 0 && html` <${Link} to=${`${to("pending")}?q=${encodeURIComponent(key)}`}>Why pending?<//>`}</p>
     ${job.error && html`<${Problem} error=${job.error} />`}
     ${view.update && html`<${Updating} job=${view} tasks=${list} path=${path} />`}
+    ${!view.update && view.outdated > 0 && html`<${Skipped} job=${view} path=${path} />`}
     <${Usage} points=${points} known="No task is on a machine." />
     <${Card} title="Tasks" aside=${plural(shown.length, "task")}>
       <${Choice} label="Tasks" value=${which} options=${SHOWN} onPick=${pick} />
@@ -192,7 +225,10 @@ export default function Job({ names: [user, name] }) {
         <${Problem} error=${history.error} />
         <${EventList} items=${history.items} wait=${history.wait} empty="Nothing happened in what is kept." />
       <//>
-      <${Spec} job=${view} />
+      <div>
+        <${Versions} job=${view} path=${path} turn=${history.turn} />
+        <${Spec} job=${view} />
+      </div>
     </div>
   <//>`;
 }

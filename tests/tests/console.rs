@@ -688,6 +688,25 @@ async fn an_update_is_told_and_can_be_undone() {
     fixture.assert_no_problems();
 }
 
+#[tokio::test]
+async fn versions_of_a_job_are_listed_and_one_goes_back_to_one() {
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web");
+    browser.wait_for_text("1 running").await;
+    browser.wait_for_text("1 created").await;
+    fixture.submit("web", 1, 100, "sleep 1000");
+    browser.wait_for_text("Update complete, not closed yet").await;
+    browser.wait_for_text("2 task.command").await;
+    browser.click(".versions button").await;
+    browser.wait_for_text("Go back to version 1 of dev/web?").await;
+    browser.wait_for_text("task.command:").await;
+    browser.click("dialog button.primary").await;
+    browser.wait_for_text("Update being undone").await;
+    fixture.assert_no_problems();
+}
+
 /// The rows that are in sight; blanks within a row do not break.
 const SCREEN: &str =
     "return document.querySelector('.xterm-rows').innerText.replaceAll('\\xa0', ' ')";

@@ -62,6 +62,26 @@ class Operations:
         """Close the open update; it can no longer be undone."""
         return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/close", {}, expect=expect, keyed=True, key=key)
 
+    def promote_update(self, user: str | int, job: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
+        """Give the version that canaries try to all tasks."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/promote", {}, expect=expect, keyed=True, key=key)
+
+    def finish_update(self, user: str | int, job: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
+        """Give the job's version to the tasks that its update skipped, also after it was closed. `max_update_disruptions` does not hold for them."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/finish", {}, expect=expect, keyed=True, key=key)
+
+    def revert_job(self, user: str | int, job: str | int, body: dict[str, Any], *, dry_run: Any = None, expect: int | None = None, key: str | None = None) -> Any:
+        """Open a rolling update to the spec of an earlier version. An update that is complete is closed first; one that came from that version is undone."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/revert", {"dry_run": dry_run}, body, expect=expect, keyed=True, key=key)
+
+    def list_versions(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
+        """The versions of a job that are kept: when, by whom, and what each changed."""
+        return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/versions", {"consistent": consistent})
+
+    def diff_versions(self, user: str | int, job: str | int, *, version: Any = None, against: Any = None, consistent: Any = None) -> Any:
+        """What differs between two versions of a job, field by field."""
+        return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/diff", {"version": version, "against": against, "consistent": consistent})
+
     def plan_jobs(self, body: dict[str, Any], *, consistent: Any = None) -> Any:
         """What submitting or updating these jobs, one after the other, would do: the differences, what happens to which task, where tasks would go, who would be evicted, what is charged. Nothing changes."""
         return self._call("POST", "/v1/plan", {"consistent": consistent}, body)

@@ -346,6 +346,13 @@ fn hint_of_conflict(conflict: &Conflict) -> Option<String> {
             "see how far it is: cell update {job}; keep it: cell update close {job}; \
              or go back: cell update undo {job}"
         ),
+        Conflict::CanariesTry(job) => {
+            format!("see them: cell update {job}; give it to all: cell update promote {job}")
+        }
+        Conflict::RolledBack { job, version } => format!(
+            "see why: cell events {job}; change the file, or try it again: \
+             cell job revert {job} {version}"
+        ),
         Conflict::UpdateGoesOn { job, .. } => {
             format!("see it go on: cell update {job} --watch; or go back: cell update undo {job}")
         }

@@ -34,6 +34,7 @@ use crate::resource::{Dimension, MAX_QUANTITY, Resources};
 use crate::retry::Retries;
 use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, TaskOverride};
 use crate::time::Span;
+use crate::update_policy::{MAX_ROLLBACK_FAILURES, UpdatePolicy};
 use review::{bad, wrong};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -238,6 +239,7 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
         });
         review.positive_span("disruptions.within", Some(limit.within));
     }
+    update_policy(&spec.update, review);
     match spec.kind {
         _ if !review.are_known(["kind", "alloc_set"]) => {}
         JobKind::AllocSet => alloc_set(spec, review),
@@ -245,6 +247,20 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
         JobKind::Tasks => {}
     }
     total_limits(spec, review);
+}
+
+fn update_policy(policy: &UpdatePolicy, review: &mut Review) {
+    review.ensure(policy.canaries <= MAX_TASKS, || {
+        bad("update.canaries", policy.canaries, Allowed::range(0u64, MAX_TASKS))
+    });
+    review.positive_span("update.promote_after", policy.promote_after);
+    if let Some(limit) = policy.rollback {
+        review.ensure((1..=MAX_ROLLBACK_FAILURES).contains(&limit.failures), || {
+            let allowed = Allowed::range(1u64, MAX_ROLLBACK_FAILURES);
+            bad("update.rollback.failures", limit.failures, allowed)
+        });
+        review.positive_span("update.rollback.within", Some(limit.within));
+    }
 }
 
 /// A job below production may not shorten the notice of others: otherwise batch jobs of any user
@@ -494,6 +510,7 @@ mod tests {
     use crate::named::ResourceName;
     use crate::priority::Priority;
     use crate::spec::{LogLimits, PackageRef, RetainDisk, SpreadLimit};
+    use crate::update_policy::RollbackLimit;
 
     fn token(text: &str) -> Token {
         Token::new(text).unwrap()
@@ -762,6 +779,21 @@ mod tests {
         check(|s| s.disruptions = rate(1001, Span(1)), "disruptions.most", "1 to 1000");
         check(|s| s.disruptions = rate(1, Span::ZERO), "disruptions.within", "1 ms or more");
         check(|s| s.disruptions = rate(1, Span(u64::MAX)), "disruptions.within", "at most");
+        let back = |failures, within| Some(RollbackLimit { failures, within });
+        check(|s| s.update.rollback = back(MAX_ROLLBACK_FAILURES, MAX_SPAN), "", "");
+        check(|s| s.update.rollback = back(0, Span(1)), "update.rollback.failures", "1 to 1000");
+        check(
+            |s| s.update.rollback = back(1, Span::ZERO),
+            "update.rollback.within",
+            "1 ms or more",
+        );
+        check(|s| s.update.canaries = MAX_TASKS, "", "");
+        check(|s| s.update.canaries = MAX_TASKS + 1, "update.canaries", "0 to 200000");
+        check(
+            |s| s.update.promote_after = Some(Span::ZERO),
+            "update.promote_after",
+            "1 ms or more",
+        );
         check(|s| s.restart.backoff = Span::seconds(61), "restart.backoff", "60000 ms");
         check(|s| s.restart.backoff_max = Span(u64::MAX), "restart.backoff_max", "at most");
         check(|s| s.at_most_one = Some(Span(0)), "at_most_one", "1 ms or more");

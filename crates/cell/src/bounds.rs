@@ -43,6 +43,9 @@ pub struct Bounds {
     pub machine_tasks: u64,
     /// The longest notice that tasks of a band get; what a job asks for beyond it is cut.
     pub longest_notice: LongestNotice,
+    /// Versions of one job on record. The specs of all old ones of a user may have as many bytes as
+    /// those in use: `spec_bytes` once more.
+    pub versions: u64,
 }
 
 /// Machines on which one task may hold room at once: where it runs, and the target of a move.
@@ -65,6 +68,7 @@ impl Default for Bounds {
             answer_bytes: 1 << 20,
             machine_tasks: u64::MAX,
             longest_notice: LongestNotice::default(),
+            versions: 10,
         }
     }
 }

@@ -296,6 +296,7 @@ impl State {
 
     /// Removes a dead job whose task rows are removed already.
     pub(crate) fn remove_job(&mut self, id: JobId) {
+        self.forget_versions(id);
         if let Some(job) = self.jobs.remove(id) {
             self.count_job(id, &job, false);
             self.job_loads.remove(id);

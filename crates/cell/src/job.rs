@@ -49,6 +49,43 @@ pub struct Update {
     /// Tasks whose change was skipped because it would have disrupted too many.
     pub skipped: BTreeSet<u32>,
     pub undoing: bool,
+    /// Its owner asked for the tasks that it skipped too: its disruptions are not bounded any more.
+    #[serde(default)]
+    pub finishing: bool,
+    /// Tasks with lower indices try the new version; the others wait until it is promoted. 0: none
+    /// tries, or it was promoted.
+    #[serde(default)]
+    pub canaries: u32,
+    /// When attempts at the new version failed or turned unhealthy, oldest first. Invariant: in
+    /// order, none in the future, at most as many as bring the old version back.
+    #[serde(default)]
+    pub failed_at: Vec<Time>,
+    /// When every task ran the new version for the first time.
+    #[serde(default)]
+    pub completed_at: Option<Time>,
+    /// It is undone because too many tasks of the new version failed.
+    #[serde(default)]
+    pub rolled_back: bool,
+}
+
+impl Update {
+    /// One that has just been opened, and has done nothing yet.
+    #[must_use]
+    pub const fn opened(from: u32, to: u32, opened_at: Time) -> Update {
+        Update {
+            from,
+            to,
+            opened_at,
+            disruptions: 0,
+            skipped: BTreeSet::new(),
+            undoing: false,
+            finishing: false,
+            canaries: 0,
+            failed_at: Vec::new(),
+            completed_at: None,
+            rolled_back: false,
+        }
+    }
 }
 
 /// What a change of spec does to a running task, mildest first.
@@ -103,12 +140,14 @@ impl Job {
         self.specs.get(&version).unwrap_or_else(|| self.spec())
     }
 
-    /// Whether its open update has nothing left to do: every live task runs the new version, none
-    /// was skipped, and none has failed for good, which its owner should look at first. An update
+    /// Whether its open update has nothing left to do: every live task runs the new version, which
+    /// waits for no promotion, none was skipped, and none has failed for good, which its owner should look at first. An update
     /// that is being undone ends by itself.
     #[must_use]
     pub fn update_is_complete(&self, load: &JobLoad) -> bool {
-        let is_settled = |update: &Update| !update.undoing && update.skipped.is_empty();
+        let is_settled = |update: &Update| {
+            !update.undoing && update.skipped.is_empty() && !update.tries_canaries()
+        };
         self.update.as_ref().is_some_and(is_settled)
             && load.at_version.keys().all(|version| *version == self.version)
             && (load.down(), load.failed) == (0, 0)

@@ -60,11 +60,12 @@ pub mod suggestions;
 pub mod tables;
 pub mod task;
 pub mod units;
+pub mod update_policy;
 pub mod words;
 
 pub use actor::Actor;
 pub use cellwright_rows::{index, name, sorted_map, table, time};
 pub use command::{Command, Done, Entry, Request, RequestId, Verdict};
-pub use components::{cron, ephemeral};
+pub use components::{cron, ephemeral, rollout};
 pub use event::{Event, EventKind};
 pub use state::State;

@@ -395,4 +395,11 @@ reasons! {
         "the machine is short, and throttling did not help";
     /// The task for which room was held no longer runs as it did.
     NoLongerRuns = "no-longer-runs", "the task it is for does not run as it did";
+    /// So many attempts at the new version failed within the span that its job allows.
+    UpdateFailed { failures: u32, within: Span } = "update-failed",
+        "too many tasks of the new version failed";
+    /// Its canaries were well for as long as the job asks for.
+    CanariesWell = "canaries-well", "its canaries stayed well";
+    /// Older than the versions that are kept.
+    TooManyVersions = "too-many-versions", "newer versions take its place";
 }

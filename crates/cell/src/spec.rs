@@ -24,6 +24,7 @@ use crate::resource::MAX_QUANTITY;
 use crate::resource::Resources;
 use crate::retry::Retries;
 use crate::time::Span;
+use crate::update_policy::UpdatePolicy;
 pub use dependency::JobDependency;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -328,6 +329,9 @@ pub struct JobSpec {
     /// Of a job inside an alloc set: which of its tasks go into which alloc. Left out: by index.
     #[serde(default)]
     pub alloc_pairing: AllocPairing,
+    /// Which tasks get a new version first, and when the cell goes back by itself.
+    #[serde(default)]
+    pub update: UpdatePolicy,
 }
 
 impl TaskSpec {
@@ -382,6 +386,7 @@ impl JobSpec {
             retain_disk: None,
             disruptions: None,
             alloc_pairing: AllocPairing::default(),
+            update: UpdatePolicy::default(),
         }
     }
 

@@ -113,6 +113,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("at_most_one", old.at_most_one != new.at_most_one),
         ("retain_disk", old.retain_disk != new.retain_disk),
         ("disruptions", old.disruptions != new.disruptions),
+        ("update", old.update != new.update),
     ];
     let differing = free.into_iter().filter(|(_, differs)| *differs);
     let mut list: Vec<FieldChange> = differing
@@ -239,6 +240,7 @@ mod tests {
         check(|s| s.max_down = Some(1), &[("max_down", NoRestart, Effect::InPlace)]);
         let limit = DisruptionLimit { most: 1, within: Span::seconds(60) };
         check(|s| s.disruptions = Some(limit), &[("disruptions", NoRestart, Effect::InPlace)]);
+        check(|s| s.update.canaries = 1, &[("update", NoRestart, Effect::InPlace)]);
         check(|s| s.reclaimable = false, &[("reclaimable", NoRestart, Effect::InPlace)]);
         check(
             |s| s.task.command = vec!["new".into()],

@@ -8,11 +8,16 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// The words of each command after `cell`, and its examples, without `cell`.
-const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
+const COMMAND_EXAMPLES: [(&str, &[&str]); 70] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
     ("job status", &["job status", "job status dev/hello", "job status --state waiting"]),
+    ("job history", &["job history dev/hello", "job history dev/hello -o json"]),
+    ("job diff", &["job diff dev/hello", "job diff dev/hello 2", "job diff dev/hello 2 4"]),
+    ("job revert", &["job revert dev/hello", "job revert dev/hello 2 --dry-run"]),
+    ("revert", &["revert dev/hello", "revert dev/hello 2"]),
+    ("promote", &["promote dev/hello"]),
     ("cron", &["cron ls", "cron run dev/nightly", "cron rm dev/nightly"]),
     ("cron ls", &["cron ls", "cron ls -o json"]),
     ("cron run", &["cron run dev/nightly"]),

@@ -467,6 +467,7 @@ impl ConfigReader<'_> {
                 production: self.notice("notice_production")?,
                 monitoring: self.notice("notice_monitoring")?,
             },
+            versions: number("versions_per_job")?,
         })
     }
 

@@ -6,7 +6,9 @@ use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange, UserChange};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::reason::Reason;
+use cellwright_cell::tables::TableName;
 use cellwright_cell::task::ExitClass;
+use cellwright_cell::words;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
 
@@ -55,6 +57,7 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
     ];
     let (event_name, detail) = event_word(&event.kind);
     let reason = Value::Text(event.reason_code().to_owned());
+    let detail = with_failures(detail, &event.reason);
     let detail = detail.or_else(|| reason_object(feed_event)).map_or(Value::Null, Value::Text);
     let event_name = Value::Text(event_name.to_owned());
     let rest = match &event.kind {
@@ -73,7 +76,7 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
                 detail,
             ]
         }
-        EventKind::Job { .. } | EventKind::JobRejected { .. } => {
+        kind if is_about_job(kind) => {
             vec![Value::Text(first), Value::Text(second), event_name, reason, detail]
         }
         EventKind::Machine { .. } => {
@@ -101,10 +104,26 @@ pub(crate) fn to_sql_integer(number: u64) -> i64 {
 fn table_of(event_kind: &EventKind) -> &'static Table {
     match event_kind {
         EventKind::Task { .. } => &TASK_EVENTS,
-        EventKind::Job { .. } | EventKind::JobRejected { .. } => &JOB_EVENTS,
+        kind if is_about_job(kind) => &JOB_EVENTS,
         EventKind::Machine { .. } => &MACHINE_EVENTS,
         _ => &OTHER_EVENTS,
     }
+}
+
+/// Events of a component may be about a job too.
+fn is_about_job(event_kind: &EventKind) -> bool {
+    match event_kind {
+        EventKind::Job { .. } | EventKind::JobRejected { .. } => true,
+        EventKind::Component(event) => event.as_component().row().table == TableName::Jobs,
+        _ => false,
+    }
+}
+
+/// How many attempts brought the old version back.
+fn with_failures(detail: Option<String>, reason: &Reason) -> Option<String> {
+    let Reason::UpdateFailed { failures, within } = reason else { return detail };
+    let failed = format!("{failures} failed within {}", words::quantity::span(*within));
+    Some(detail.map_or(failed.clone(), |detail| format!("{detail}, {failed}")))
 }
 
 fn object_kind(event_kind: &EventKind) -> &'static str {

@@ -9,7 +9,7 @@ use cellwright_cell::name::Token;
 use serde_json::{Value, json};
 
 /// An example object of each type that has fields; a test compares them with the types.
-const OBJECTS: [(&str, &str); 21] = [
+const OBJECTS: [(&str, &str); 23] = [
     ("JobDependency", r#"{"job": {"user": "ann", "job": "db"}}"#),
     ("Constraint", r#"{"attribute": "arch", "operator": {"equal": "x86_64"}}"#),
     ("DeviceRequest", r#"{"kind": "gpu", "count": 1}"#),
@@ -27,9 +27,11 @@ const OBJECTS: [(&str, &str); 21] = [
     ("RestartPolicy", r#"{"max_failures": 3}"#),
     ("RetainDisk", r#"{"bytes": "1GiB", "keep": "1h"}"#),
     ("Retries", r#"{"failed": 2}"#),
+    ("RollbackLimit", r#"{"failures": 3, "within": "10m"}"#),
     ("SpreadLimit", r#"{"domain": "rack", "limit": 1}"#),
     ("TaskOverride", r#"{"env": {"ROLE": "first"}}"#),
     ("TaskSpec", r#"{"command": ["date"], "limits": {"cpu": "500m", "ram": "64MiB"}}"#),
+    ("UpdatePolicy", r#"{"canaries": 1, "promote_after": "5m"}"#),
     ("Volume", r#"{"source": "/srv/data", "target": "/data"}"#),
 ];
 

@@ -11,7 +11,7 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 25] = [
+const TYPES: [(&str, &str); 27] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
@@ -24,6 +24,8 @@ const TYPES: [(&str, &str); 25] = [
     ("Strength", "Strength"),
     ("SpreadLimit", "Spread"),
     ("DisruptionLimit", "Disruptions"),
+    ("UpdatePolicy", "Update"),
+    ("RollbackLimit", "Rollback"),
     ("JobDependency", "After"),
     ("TaskOverride", "Override"),
     ("LimitsOverride", "Limits of one task"),

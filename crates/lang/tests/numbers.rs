@@ -22,7 +22,7 @@ const TIME: &str = "0ms to 366d, as a text such as \"500ms\"";
 const SOME_TIME: &str = "1ms to 366d, as a text such as \"500ms\"";
 
 /// Field of [`job`], minimum, maximum, and the allowed range as text; empty: the two with a "to".
-const JOB: [(&str, u64, u64, &str); 53] = [
+const JOB: [(&str, u64, u64, &str); 57] = [
     ("count", 1, 200_000, ""),
     ("priority", 0, 399, "best_effort, batch, production, monitoring, or a number from 0 to 399"),
     ("task.limits.cpu", 0, MOST, CORES),
@@ -74,6 +74,10 @@ const JOB: [(&str, u64, u64, &str); 53] = [
     ("retain_disk.keep", 0, YEAR, TIME),
     ("disruptions.most", 1, 1000, ""),
     ("disruptions.within", 1, YEAR, SOME_TIME),
+    ("update.canaries", 0, 200_000, ""),
+    ("update.promote_after", 1, YEAR, SOME_TIME),
+    ("update.rollback.failures", 1, 1000, ""),
+    ("update.rollback.within", 1, YEAR, SOME_TIME),
     ("constraints[1].operator.less", 0, 0, "signed"),
     ("constraints[2].operator.equal.integer", 0, 0, "signed"),
 ];
@@ -125,6 +129,8 @@ fn job() -> Value {
                        "lost": 5, "evicted": 5 },
         },
         "retain_disk": { "bytes": 0, "keep": 5 }, "disruptions": { "most": 5, "within": 5 },
+        "update": { "canaries": 1, "promote_after": 5,
+                    "rollback": { "failures": 5, "within": 5 } },
     })
 }
 

@@ -20,5 +20,6 @@ mod output;
 mod packages;
 mod pressure_eviction;
 mod reclaim;
+mod rollouts;
 mod service;
 mod traps;

@@ -7,9 +7,10 @@ use crate::exec::{CopyDirection, TerminalSize};
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Applied, AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
-    EventView, ExplanationView, FoundView, JobExplanation, JobView, MachinePackages, MachineView,
-    MasterStatus, One, Page, PlanJobs, PlanView, ResourceView, SetResource, ShapesQuery,
-    ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    EventView, ExplanationView, FoundView, JobExplanation, JobVersions, JobView, MachinePackages,
+    MachineView, MasterStatus, One, Page, PlanJobs, PlanView, ResourceView, RevertJob, SetResource,
+    ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    VersionDiff,
 };
 use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
@@ -81,6 +82,11 @@ impl Client {
 
     pub async fn job(&self, job: &JobKey) -> Result<Reply<One<JobView>>, ClientError> {
         self.get(&job_path(job)).await
+    }
+
+    /// The same, with everything that was acknowledged before.
+    pub async fn job_now(&self, job: &JobKey) -> Result<Reply<One<JobView>>, ClientError> {
+        self.get(&format!("{}?consistent=true", job_path(job))).await
     }
 
     pub async fn submit_job(&self, owner: Option<&Name>, spec: &JobSpec) -> ChangeResult {
@@ -165,6 +171,48 @@ impl Client {
 
     pub async fn close_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
         self.change(Method::POST, &format!("{}/close", job_path(job)), NO_BODY, change).await
+    }
+
+    /// Gives the version that canaries try to all tasks.
+    pub async fn promote_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
+        self.change(Method::POST, &format!("{}/promote", job_path(job)), NO_BODY, change).await
+    }
+
+    /// Gives the job's version to the tasks that its update skipped.
+    pub async fn finish_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
+        self.change(Method::POST, &format!("{}/finish", job_path(job)), NO_BODY, change).await
+    }
+
+    /// Goes back to an earlier version; with `dry_run`, says what that would do.
+    pub async fn revert_job(
+        &self,
+        job: &JobKey,
+        version: u32,
+        dry_run: bool,
+        change: &ChangeOptions,
+    ) -> Result<Reply<Applied>, ClientError> {
+        let query = if dry_run { "?dry_run=true" } else { "" };
+        let path = format!("{}/revert{query}", job_path(job));
+        self.change(Method::POST, &path, Some(&RevertJob { version }), change).await
+    }
+
+    /// The versions of a job that are kept, oldest first.
+    pub async fn versions(&self, job: &JobKey) -> Result<Reply<One<JobVersions>>, ClientError> {
+        self.get(&format!("{}/versions", job_path(job))).await
+    }
+
+    /// What differs between two versions of a job; left out: its version now, and the one before.
+    pub async fn diff_versions(
+        &self,
+        job: &JobKey,
+        version: Option<u32>,
+        against: Option<u32>,
+    ) -> Result<Reply<One<VersionDiff>>, ClientError> {
+        let query = encode_query(&[
+            ("version", version.map(|version| version.to_string())),
+            ("against", against.map(|version| version.to_string())),
+        ]);
+        self.get(&format!("{}/diff{query}", job_path(job))).await
     }
 
     pub async fn tasks(

@@ -15,10 +15,11 @@ use crate::output::OutputPiece;
 use crate::types::{
     AddJoinToken, AddMaster, AddUser, AddUserToken, Alarms, Applied, AuditView, Batch, BatchAnswer,
     BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, EventPage,
-    EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages,
-    MachineView, MasterStatus, NameView, NewToken, One, Overview, Page, PartRevocation, PlanJobs,
-    PlanView, ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer,
-    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobVersions, JobView,
+    MachinePackages, MachineView, MasterStatus, NameView, NewToken, One, Overview, Page,
+    PartRevocation, PlanJobs, PlanView, ResourceView, RevertJob, SetCapabilities, SetResource,
+    ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
+    VersionDiff,
 };
 use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::cron::CronSpec;
@@ -91,6 +92,16 @@ const DRY_RUN: Parameter = Parameter {
     name: "dry_run",
     about: "True: say what would be done, and with which differences; nothing changes.",
     value_type: ParameterType::Boolean,
+};
+const VERSION: Parameter = Parameter {
+    name: "version",
+    about: "Which version. Left out: the job's version now.",
+    value_type: ParameterType::Integer { min: 1, max: u32::MAX as u64 },
+};
+const AGAINST: Parameter = Parameter {
+    name: "against",
+    about: "The version to compare it with. Left out: the one before it.",
+    value_type: ParameterType::Integer { min: 1, max: u32::MAX as u64 },
 };
 const FIND_NAME: Parameter = Parameter {
     name: "name",

@@ -1,5 +1,6 @@
 //! Jobs and tasks as readers see them.
 
+use super::RolledBackView;
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::job::{JobState, Update};
 use cellwright_cell::label::Labels;
@@ -44,6 +45,17 @@ pub struct JobView {
     /// Every task runs the version that the update leads to, and it is not being rolled back. It is
     /// closed when the job's file is applied again: `cell run`.
     pub update_complete: bool,
+    /// Tasks on a machine that run another version than the job's: an update has yet to reach them,
+    /// or has skipped them.
+    #[serde(default)]
+    pub outdated: u32,
+    /// While canaries try a version and all of them are well: since when; milliseconds since the
+    /// Unix epoch.
+    #[serde(default)]
+    pub canaries_well_since: Option<Time>,
+    /// The newest version, if the cell rolled it back and nobody has asked for it again.
+    #[serde(default)]
+    pub rolled_back: Option<RolledBackView>,
     pub tasks: TaskCounts,
     /// The jobs it starts after, those that have not ended.
     pub waits_for: Vec<JobKey>,

@@ -16,6 +16,7 @@ mod plan;
 mod record;
 mod shapes;
 mod user;
+mod version;
 
 pub use alarm::*;
 pub use apply::*;
@@ -30,6 +31,7 @@ pub use plan::*;
 pub use record::*;
 pub use shapes::*;
 pub use user::*;
+pub use version::*;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -144,6 +144,12 @@ pub struct JobPlan {
     /// Tasks that would be evicted next, to place the victims elsewhere.
     pub evicted_in_turn: Vec<PlannedVictim>,
     pub disruption: PlannedDisruption,
+    /// Tasks that run an older version although the job is as requested: an update skipped them.
+    #[serde(default)]
+    pub outdated: u32,
+    /// Tasks that try the new version before the others get it.
+    #[serde(default)]
+    pub canaries: u32,
     /// Bands in which the owner's charge changes.
     pub quota: Vec<QuotaChange>,
     /// Why the first of the pending tasks would wait.

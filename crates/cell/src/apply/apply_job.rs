@@ -77,7 +77,7 @@ impl Context<'_> {
     /// first, and its version is returned. Both or neither: they are applied to a copy, which
     /// shares its rows with the state and replaces it, so the change is checked as it is when the
     /// update is closed.
-    pub(super) fn after_complete_update(
+    pub(crate) fn after_complete_update(
         &mut self,
         key: &JobKey,
         change: impl FnOnce(&mut Context<'_>) -> Verdict,

@@ -369,12 +369,16 @@ impl Context<'_> {
     /// for their owner alone: for any other actor a secret that is written again counts as a
     /// different one, or a request could be used to find out whether it is the same.
     pub(crate) fn is_same_spec(&self, owner: UserId, old: &JobSpec, new: &JobSpec) -> bool {
-        let compares = match self.by {
+        old == new && (new.task.secrets.is_empty() || self.compares_secrets(owner))
+    }
+
+    /// Whether the actor may find out that a secret of `owner` is the same as another.
+    pub(crate) fn compares_secrets(&self, owner: UserId) -> bool {
+        match self.by {
             Actor::User(name) => self.state.user_named(name) == Some(owner),
             Actor::Operator => true,
             _ => false,
-        };
-        old == new && (compares || new.task.secrets.is_empty())
+        }
     }
 
     pub(crate) fn user_by_name(&self, name: &Name) -> Result<UserId, Rejection> {

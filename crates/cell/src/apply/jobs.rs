@@ -16,6 +16,7 @@ use crate::priority::Band;
 use crate::quota::Capability;
 use crate::reason::{Allowed, Conflict, Given, Object, Reason, Rejection, Storage};
 use crate::resource::{Dimension, Shortfall};
+use crate::rollout::VersionOrigin;
 use crate::spec::{JobKind, JobSpec};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,7 @@ impl Context<'_> {
         self.job_event(id, JobChange::Submitted, Reason::Requested);
         self.job_event(id, JobChange::Accepted, Reason::Admitted);
         self.touch_quotas(id);
+        self.record_version(id, VersionOrigin::Submitted, None);
         self.resize_task_rows(id, 0, earliest);
         for (predecessor, outcome) in predecessors {
             if let Some(outcome) = outcome {
@@ -212,7 +214,7 @@ impl Context<'_> {
     }
 
     /// A job named in order to change it: found and live.
-    pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
+    pub(crate) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
         let (id, job) = self.owned_job(key)?;
         match job.state {
             JobState::Deferred | JobState::Active => Ok((id, job)),
@@ -229,7 +231,7 @@ impl Context<'_> {
     }
 
     /// Compare-and-swap: rejected unless the client saw the present version.
-    pub(super) fn check_expected_version(
+    pub(crate) fn check_expected_version(
         &self,
         key: &JobKey,
         job: &Job,

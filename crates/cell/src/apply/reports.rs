@@ -16,7 +16,7 @@
 use super::Context;
 use crate::command::{Done, Observed, TaskReport, Verdict};
 use crate::event::TaskChange;
-use crate::id::{MachineId, TaskId};
+use crate::id::{JobId, MachineId, TaskId};
 use crate::reason::{Reason, Rejection, TaskAction};
 use crate::spec::{JobKind, JobSpec};
 use crate::task::{ExitClass, Grant, NoticeOutcome, StopCause, TaskOutcome, TaskState};
@@ -114,6 +114,9 @@ impl Context<'_> {
             }
         });
         self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
+        if let Some(job) = self.state.tasks.get(task).map(|row| row.job) {
+            self.note_update_progress(job);
+        }
     }
 
     /// A task that started and ended between two reports did start.
@@ -186,13 +189,20 @@ impl Context<'_> {
         if state == TaskState::Assigned && exit != ExitClass::CouldNotStart {
             self.started(task, machine);
         }
+        let ran = self.job_and_version(task);
         self.attempt_failed(task, machine, exit);
+        self.count_update_failure(ran);
+    }
+
+    fn job_and_version(&self, task: TaskId) -> Option<(JobId, u32)> {
+        self.state.tasks.get(task).map(|row| (row.job, row.version))
     }
 
     /// Stopped and restarted where it is; the event of the stop says why.
     fn unhealthy(&mut self, task: TaskId) {
         self.set_task(task, |t| t.healthy = false);
         self.stop_task(task, StopCause::Unhealthy, Reason::Unhealthy);
+        self.count_update_failure(self.job_and_version(task));
     }
 }
 

@@ -21,6 +21,7 @@ use crate::job::{Job, JobState};
 use crate::job_size::JobSize;
 use crate::name::JobKey;
 use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
+use crate::rollout::VersionOrigin;
 use crate::spec::{JobSpec, MAX_TASKS};
 use crate::task::{StopCause, Task, TaskOutcome, TaskState};
 use crate::time::Time;
@@ -84,6 +85,7 @@ impl Context<'_> {
         self.purge_selected(&going);
         self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = resized);
+        self.record_version(id, VersionOrigin::Resized { from: job.version }, Some(&*old));
         self.touch_quotas(id);
         self.job_event(id, JobChange::Resized { count }, Reason::Requested);
         self.resize_task_rows(id, old.count, Time::ZERO);

@@ -152,7 +152,10 @@ impl Context<'_> {
         if job.specs.keys().all(|version| keep.contains(version)) {
             return;
         }
+        let dropped = job.specs.iter().filter(|(version, _)| !keep.contains(*version));
+        let dropped = dropped.map(|(version, spec)| (*version, spec.clone())).collect();
         self.state.edit_job(id, |job| job.specs.retain(|version, _| keep.contains(version)));
+        self.keep_dropped_specs(id, dropped);
     }
 
     /// The job `on`, for which `id` waited, has ended with `outcome` (B6). The last one to end

@@ -6,7 +6,9 @@
 //! honoured in the present state; a command that rolled all tasks at once could not know what else
 //! goes down meanwhile. Undoing is the same roll with the ends exchanged.
 
+mod finish;
 mod in_place;
+mod rollback;
 
 use super::Context;
 use super::jobs::next_version;
@@ -17,10 +19,10 @@ use crate::id::{JobId, TaskId};
 use crate::job::{Job, Update};
 use crate::name::{JobKey, Name};
 use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
+use crate::rollout::VersionOrigin;
 use crate::spec::JobSpec;
 use crate::spec_change::{self, Effect};
 use crate::task::{StopCause, Task, TaskState};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Context<'_> {
@@ -35,12 +37,45 @@ impl Context<'_> {
         verdict
     }
 
-    /// The same spec again is no update, whatever version the client saw.
+    /// A request for a spec, which one that failed and was rolled back does not get by being
+    /// repeated: its version is still there, and one goes back to it by its number.
     pub(super) fn try_update(
         &mut self,
         owner: &Name,
         spec: &JobSpec,
         expect: Option<u32>,
+    ) -> Verdict {
+        let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        let (id, job) = self.job_to_change(&key)?;
+        if !self.is_same_spec(job.user, job.spec(), spec) {
+            self.check_not_rolled_back(&key, id, spec)?;
+        }
+        self.open_update(owner, spec, expect, VersionOrigin::Updated { from: job.version })
+    }
+
+    fn check_not_rolled_back(
+        &self,
+        key: &JobKey,
+        id: JobId,
+        spec: &JobSpec,
+    ) -> Result<(), Rejection> {
+        let owner = self.state.jobs.get(id).map(|job| job.user);
+        match owner.and_then(|owner| self.rolled_back_alike(id, owner, spec)) {
+            Some(version) => {
+                let job = key.clone();
+                Err(Rejection::WrongState(Conflict::RolledBack { job, version }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The same spec again is no update, whatever version the client saw.
+    pub(crate) fn open_update(
+        &mut self,
+        owner: &Name,
+        spec: &JobSpec,
+        expect: Option<u32>,
+        origin: VersionOrigin,
     ) -> Verdict {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         let (id, job) = self.job_to_change(&key)?;
@@ -69,48 +104,55 @@ impl Context<'_> {
         self.purge_selected(&going);
         self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = updated);
-        self.roll_to(id, old.count, JobChange::UpdateOpened { version });
+        self.record_version(id, origin, Some(&*old));
+        self.roll_to(id, old.count, JobChange::UpdateOpened { version }, Reason::Requested);
+        self.end_trial_of_none(id);
         Ok(Done::Version(version))
     }
 
     /// The job has a new target: reports it, adjusts the rows to its count, and applies it where
     /// that disturbs no task.
-    fn roll_to(&mut self, id: JobId, old_count: u32, change: JobChange) {
+    fn roll_to(&mut self, id: JobId, old_count: u32, change: JobChange, why: Reason) {
         self.touch_quotas(id);
-        self.job_event(id, change, Reason::Requested);
+        self.job_event(id, change, why.clone());
         let count = self.state.jobs.get(id).map_or(old_count, |job| job.spec().count);
         if count != old_count {
-            self.job_event(id, JobChange::Resized { count }, Reason::Requested);
+            self.job_event(id, JobChange::Resized { count }, why);
             self.resize_task_rows(id, old_count, crate::time::Time::ZERO);
         }
         self.update_all_in_place(id);
         self.drop_unused_versions(id);
+        self.note_update_progress(id);
     }
 
     /// Rolls back to where the update came from. Tasks it skipped are there already.
-    pub(super) fn undo_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
+    pub(crate) fn undo_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Err(no_update(key)) };
         if update.undoing {
             return Ok(Done::Unchanged);
         }
         self.check_expected_version(key, &job, expect)?;
+        Ok(Done::Version(self.turn_back(id, &job, update, Reason::Requested)))
+    }
+
+    /// Exchanges the ends of an open update; returns the version it leads to now.
+    fn turn_back(&mut self, id: JobId, job: &Job, update: &Update, why: Reason) -> u32 {
         let version = update.from;
         let undone = Update {
-            from: update.to,
-            to: version,
-            opened_at: update.opened_at,
-            disruptions: 0,
-            skipped: BTreeSet::new(),
             undoing: true,
+            // What was finished is undone as far as it went.
+            finishing: update.finishing,
+            rolled_back: why != Reason::Requested,
+            ..Update::opened(update.to, version, update.opened_at)
         };
         let old_count = job.spec().count;
         self.state.edit_job(id, |job| {
             job.version = version;
             job.update = Some(undone);
         });
-        self.roll_to(id, old_count, JobChange::UpdateUndone { version });
-        Ok(Done::Version(version))
+        self.roll_to(id, old_count, JobChange::UpdateUndone { version }, why);
+        version
     }
 
     /// From here on the update cannot be undone. Tasks that were skipped run their old spec until
@@ -153,14 +195,18 @@ impl Context<'_> {
             return Ok(Done::Unchanged);
         }
         let (_, effect) = spec_change::task_change(job.spec_of(task.version), job.spec(), index);
+        if update.waits_for_promotion(index) {
+            return Err(Rejection::WrongState(Conflict::CanariesTry(key.clone())));
+        }
         let free = !task.state.holds_resources() || effect == Effect::InPlace;
         if free && self.try_update_in_place(task_id) {
             self.task_event(task_id, TaskChange::Updated, Reason::UpdateInPlace);
+            self.note_update_progress(id);
             self.maybe_ended.push(id);
             return Ok(Done::Applied);
         }
         let running = task.state == TaskState::Running;
-        let most = job.spec().max_update_disruptions;
+        let most = job.update_bound();
         if running && most.is_some_and(|most| update.disruptions >= most) {
             return Ok(self.skip(id, update, task_id, index));
         }
@@ -211,14 +257,8 @@ fn no_update(key: &JobKey) -> Rejection {
 
 fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) -> Job {
     let mut updated = job.clone();
-    updated.update = Some(Update {
-        from: job.version,
-        to: version,
-        opened_at: now,
-        disruptions: 0,
-        skipped: BTreeSet::new(),
-        undoing: false,
-    });
+    let canaries = spec.update.canaries;
+    updated.update = Some(Update { canaries, ..Update::opened(job.version, version, now) });
     updated.version = version;
     updated.last_version = version;
     updated.specs.insert(version, Arc::new(spec.clone()));

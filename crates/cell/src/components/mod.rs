@@ -11,6 +11,7 @@
 
 pub mod cron;
 pub mod ephemeral;
+pub mod rollout;
 mod traits;
 
 pub(crate) use traits::Component;
@@ -33,6 +34,7 @@ macro_rules! each_component {
         $then! {
             ephemeral Ephemeral;
             cron Cron;
+            rollout Rollout;
         }
     };
 }
@@ -52,6 +54,9 @@ macro_rules! with_component_tables {
             crons Crons "crons" (
                 crate::id::CronId, crate::components::cron::Cron
             ) at components.cron.crons;
+            versions JobVersions "versions" (
+                crate::components::rollout::JobVersionId, crate::components::rollout::JobVersion
+            ) at components.rollout.versions;
         }
     };
 }
@@ -165,6 +170,11 @@ macro_rules! for_all {
 
             pub(crate) fn forget_machine(&mut self, machine: MachineId) {
                 $(self.$module.forget_machine(machine);)*
+            }
+
+            /// The row whose events report every change of this one.
+            pub(crate) fn reported_with(&self, row: RowRef) -> Option<RowRef> {
+                None$(.or_else(|| self.$module.reported_with(row)))*
             }
 
             /// The row whose removal reports the removal of this one.

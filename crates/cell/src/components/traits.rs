@@ -49,6 +49,11 @@ pub(crate) trait Component {
     /// A machine was removed; removes its rows of this component.
     fn forget_machine(&mut self, _: MachineId) {}
 
+    /// The row whose events report every change of this one too.
+    fn reported_with(&self, _: RowRef) -> Option<RowRef> {
+        None
+    }
+
     /// The row whose removal removes this one too, and reports it.
     fn removed_with(&self, _: RowRef) -> Option<RowRef> {
         None

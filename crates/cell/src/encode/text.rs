@@ -52,7 +52,7 @@ pub struct LogPosition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowFilter {
     pub table: Option<TableName>,
-    /// The job and its tasks.
+    /// The job, its tasks and its versions.
     pub job: Option<JobKey>,
     /// The machine, the tasks that are on it or hold room there, and its ephemeral resources.
     pub machine: Option<Name>,
@@ -66,7 +66,7 @@ impl RowFilter {
     fn matches(&self, table: TableName, label: &str, concerns: impl Fn(&Name) -> bool) -> bool {
         let of_job = |job: &JobKey| {
             let rest = label.strip_prefix(&job.to_string());
-            matches!(table, TableName::Jobs | TableName::Tasks)
+            matches!(table, TableName::Jobs | TableName::Tasks | TableName::JobVersions)
                 && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.table.is_none_or(|wanted| wanted == table)

@@ -17,6 +17,7 @@ use crate::spec::{MAX_LIST, MAX_TASKS};
 use crate::state::{HIGHEST_LEVEL, State};
 use crate::tables::{TableRow, each_table, row_title};
 use crate::task::{MAX_CRASH_PAIRS, Task};
+use crate::update_policy::MAX_ROLLBACK_FAILURES;
 
 /// Counters that grow by one stay far below this; one beyond it was not reached by counting.
 pub(crate) const MAX_COUNTER: u64 = 1 << 31;
@@ -204,6 +205,11 @@ fn check_job(row: &str, job: &Job) -> Checked {
     at_most(row, "number of tasks", job.tasks.len() as u64, u64::from(MAX_TASKS))?;
     let disrupted = job.disrupted_at.len() as u64;
     at_most(row, "times of disruptions", disrupted, u64::from(MAX_DISRUPTIONS))?;
+    if let Some(update) = &job.update {
+        let failures = update.failed_at.len() as u64;
+        at_most(row, "failures of its update", failures, u64::from(MAX_ROLLBACK_FAILURES))?;
+        at_most(row, "canaries", u64::from(update.canaries), u64::from(MAX_TASKS))?;
+    }
     job.specs.values().try_for_each(|spec| check_admitted(row, admit::check_job(spec)))
 }
 

@@ -107,7 +107,10 @@ fn every_change_has_event(step: &Step<'_>, changed: &Touched, reported: &Touched
     let (before, after) = (step.before, step.after);
     for row in changed.rows.difference(&reported.rows) {
         let ends = removed_with_row(step, *row).is_some_and(|of| reported.has(of));
-        if !ends && !is_bookkeeping_of_tasks(step, *row, reported) {
+        if !ends
+            && !is_reported_with_row(step, *row, reported)
+            && !is_bookkeeping_of_tasks(step, *row, reported)
+        {
             let ((what, was), (_, is)) = (describe_row(before, *row), describe_row(after, *row));
             return unreported(what, was, is);
         }
@@ -121,6 +124,17 @@ fn every_change_has_event(step: &Step<'_>, changed: &Touched, reported: &Touched
     } else {
         Ok(())
     }
+}
+
+/// Whether the row of a component belongs to one that is reported, itself or through its tasks.
+fn is_reported_with_row(step: &Step<'_>, row: RowRef, reported: &Touched) -> bool {
+    let of = |state: &State| state.components.reported_with(row);
+    let is_reported = |of: RowRef| {
+        let is_job = of.table == TableName::Jobs;
+        reported.has(of) || (is_job && reported.jobs_through_tasks.contains(&JobId(of.slot)))
+    };
+    // The row may be another one's by now.
+    [of(step.before), of(step.after)].into_iter().flatten().any(is_reported)
 }
 
 /// The removed row of a component with which this one was removed, if any.
@@ -164,6 +178,8 @@ fn only_bookkeeping_differs(old: Option<&Job>, new: Option<&Job>) -> bool {
     if let (Some(books), Some(update)) = (&mut same.update, &new.update) {
         books.disruptions = update.disruptions;
         books.skipped = update.skipped.clone();
+        books.failed_at = update.failed_at.clone();
+        books.completed_at = update.completed_at;
     }
     same == *new
 }

@@ -23,9 +23,16 @@ pub(super) fn check(state: &State) -> Check {
             if job.version != update.to {
                 return fail(format!("is at version {} during {update:?}", job.version));
             }
-            let bound = job.spec().max_update_disruptions;
+            let bound = job.update_bound();
             if bound.is_some_and(|most| update.disruptions > most) {
                 return fail(format!("{} disruptions, at most {bound:?}", update.disruptions));
+            }
+            if update.undoing && update.tries_canaries() {
+                return fail(format!("tries canaries and is undone: {update:?}"));
+            }
+            let in_order = update.failed_at.is_sorted();
+            if !in_order || update.failed_at.last().is_some_and(|last| *last > state.now()) {
+                return fail(format!("failures at {:?}, now {:?}", update.failed_at, state.now()));
             }
         }
         let kept: BTreeSet<u32> = job.specs.keys().copied().collect();

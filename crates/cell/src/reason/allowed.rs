@@ -219,6 +219,8 @@ pub enum Allowed {
     DevicesGranted,
     /// Tasks that pair with allocs by index are where their allocs are.
     SpreadOfAllocs,
+    /// One of the versions of a job that are kept, of which these are the latest.
+    VersionKept(Vec<u32>),
 }
 
 impl Allowed {

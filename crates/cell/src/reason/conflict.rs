@@ -104,6 +104,13 @@ pub enum Conflict {
     /// An alloc is charged at its limits.
     AllocAtLimits,
     NotReclaimable,
+    /// The new version waits to be promoted.
+    CanariesTry(JobKey),
+    /// The spec is that of a version that the cell rolled back.
+    RolledBack {
+        job: JobKey,
+        version: u32,
+    },
 }
 
 /// What may not be done to a task in the state it is in.

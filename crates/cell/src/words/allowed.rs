@@ -97,6 +97,10 @@ impl fmt::Display for Allowed {
                 let (plain, contained) = (least(MIN_RAM), least(MIN_CONTAINER_RAM));
                 write!(f, "{plain} or more, and in a container {contained} or more")
             }
+            A::VersionKept(versions) => {
+                let kept: Vec<String> = versions.iter().map(ToString::to_string).collect();
+                write!(f, "a version that is kept: {}", kept.join(", "))
+            }
             plain => f.write_str(plain_words(plain)),
         }
     }
@@ -155,7 +159,7 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::AsInVersion(_) | A::CronName { .. } | A::AsCronName(_) | A::UpToNow(_) => "",
         A::MomentOf(_) | A::AfterQuotaFrom(_) | A::JoinLife { .. } | A::ShownByReplica(_) => "",
         A::PortsGranted { .. } | A::EachOnce(_) | A::WholeDevices | A::HttpPath => "",
-        A::CapacitySum | A::RamToBegin => "",
+        A::CapacitySum | A::RamToBegin | A::VersionKept(_) => "",
     }
 }
 

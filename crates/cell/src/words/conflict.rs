@@ -104,6 +104,16 @@ impl fmt::Display for Conflict {
             Conflict::ReliefFirst { machine, task, dimension: short } => {
                 write!(f, "task row {} must leave machine {machine} first, for {short}", task.0)
             }
+            Conflict::CanariesTry(job) => {
+                write!(f, "canaries of job {job} try the new version; it waits to be promoted")
+            }
+            Conflict::RolledBack { job, version } => {
+                write!(
+                    f,
+                    "version {version} of job {job}, which has this spec, counts as failed: "
+                )?;
+                f.write_str("it was rolled back")
+            }
             Conflict::NoResourcePressure(name) => write!(f, "machine {name} asks for no eviction"),
         }
     }

@@ -1,6 +1,7 @@
 //! Why something happened, why a task does not fit, and how an attempt ended.
 
 use super::names::{domain_name, job_name};
+use super::quantity;
 use crate::event::OVER_QUOTA;
 use crate::reason::{InfeasibleReason, Reason};
 use crate::state::State;
@@ -53,6 +54,10 @@ pub fn reason(state: &State, reason: &Reason) -> String {
         Reason::NotRetried { exit, forgiven } => not_retried(*exit, *forgiven),
         Reason::ResourcePressure(dimension) => {
             format!("the machine is short of {dimension}, and throttling did not help")
+        }
+        Reason::UpdateFailed { failures, within } => {
+            let attempts = pluralize(u64::from(*failures), "attempt");
+            format!("{attempts} at the new version failed within {}", quantity::span(*within))
         }
         Reason::DependencyFailed { job } => {
             format!("{} ({})", reason.words(), job_name(state, *job))

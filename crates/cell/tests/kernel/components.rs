@@ -13,6 +13,8 @@ use cellwright_cell::state::State;
 mod cron;
 #[path = "../../src/components/ephemeral/kernel.rs"]
 mod ephemeral;
+#[path = "../../src/components/rollout/kernel.rs"]
+mod rollout;
 
 macro_rules! each {
     ($($module:ident $variant:ident;)*) => {
@@ -73,6 +75,7 @@ macro_rules! each {
 each! {
     ephemeral Ephemeral;
     cron Cron;
+    rollout Rollout;
 }
 
 /// Sometimes a command of some component: each once in twenty-two times.

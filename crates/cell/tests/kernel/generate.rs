@@ -288,7 +288,7 @@ fn user_command(draw: &mut Draw) -> Command {
     }
 }
 
-fn some_job(state: &State, draw: &mut Draw) -> JobKey {
+pub fn some_job(state: &State, draw: &mut Draw) -> JobKey {
     let all: Vec<_> = state.jobs().iter().map(|(id, _)| id).collect();
     let known = draw.pick(&all).and_then(|id| state.job_key(*id));
     match known {
@@ -599,6 +599,7 @@ fn bounds(draw: &mut Draw) -> Command {
             jobs: 2 + draw.below(5),
             tasks: 5 + draw.below(60),
             machine_tasks: 1 + draw.below(9),
+            versions: 2,
             ..wide
         },
         _ => Bounds {

@@ -15,6 +15,7 @@ use cellwright_cell::spec::{
     Domain, JobDependency, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
+use cellwright_cell::update_policy::RollbackLimit;
 
 pub struct Options<'a>(Vec<(&'a str, &'a str)>);
 
@@ -215,6 +216,14 @@ impl<'a> Options<'a> {
         if let Some(text) = self.text("disruptions") {
             spec.disruptions = Some(rate(text)?);
         }
+        if let Some(text) = self.text("rollback") {
+            let DisruptionLimit { most: failures, within } = rate(text)?;
+            spec.update.rollback = Some(RollbackLimit { failures, within });
+        }
+        if let Some(count) = self.number("canaries")? {
+            spec.update.canaries = count as u32;
+        }
+        spec.update.promote_after = self.span("promote-after")?.or(spec.update.promote_after);
         spec.restart.max_failures = self.bound("max-failures", spec.restart.max_failures)?;
         self.retries(&mut spec.restart.retry)?;
         spec.restart.restart_on_success |= self.text("service").is_some();

@@ -139,6 +139,7 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::NoPortsOfAlloc,
         Allowed::NoneInsideSet,
         Allowed::SpreadOfAllocs,
+        Allowed::VersionKept(vec![2, 3]),
         Allowed::PackageDigest,
         Allowed::Program,
         Allowed::ProbeProgram,
@@ -212,6 +213,8 @@ fn conflicts() -> Vec<Conflict> {
         Conflict::NoResourcePressure(m1()),
         Conflict::AllocAtLimits,
         Conflict::NotReclaimable,
+        Conflict::CanariesTry(job()),
+        Conflict::RolledBack { job: job(), version: 2 },
     ]
 }
 

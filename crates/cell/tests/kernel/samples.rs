@@ -41,6 +41,7 @@ use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_cell::update_policy::{RollbackLimit, UpdatePolicy};
 use std::collections::BTreeSet;
 
 pub fn pin_all(pins: &mut Pins) {
@@ -295,6 +296,11 @@ pub fn job_spec() -> JobSpec {
     spec.preemption_notice_max = Some(Span(2500));
     spec.max_update_disruptions = Some(2);
     spec.disruptions = Some(DisruptionLimit { most: 3, within: Span(3500) });
+    spec.update = UpdatePolicy {
+        canaries: 1,
+        promote_after: Some(Span(4500)),
+        rollback: Some(RollbackLimit { failures: 2, within: Span(5500) }),
+    };
     spec.restart.max_failures = Some(4);
     spec.restart.backoff = Span(1500);
     spec.restart.retry = Retries {
@@ -596,6 +602,9 @@ fn reasons() -> Vec<Reason> {
         Reason::SlotDue,
         Reason::LastRunActive,
         Reason::ResourcePressure(Dimension::Cpu),
+        Reason::UpdateFailed { failures: 3, within: Span(60_000) },
+        Reason::CanariesWell,
+        Reason::TooManyVersions,
     ]
 }
 

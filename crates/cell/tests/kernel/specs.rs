@@ -18,6 +18,7 @@ use cellwright_cell::spec::{
     Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
+use cellwright_cell::update_policy::{RollbackLimit, UpdatePolicy};
 
 pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
     let mut spec = build::machine(name, build::room(4 + draw.below(5), 8 + draw.below(9), 100));
@@ -140,12 +141,26 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
         let (most, within) = (1 + own.below(3) as u32, Span::seconds(1 + own.below(600)));
         spec.disruptions = Some(DisruptionLimit { most, within });
     }
+    spec.update = update_policy(&mut own);
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
     spec.after = draw.one_in(6).then(|| predecessor(draw)).into_iter().collect();
     let keep = Span::seconds(draw.below(600));
     let bytes = spec.task.limits.disk / 2;
     spec.retain_disk = draw.one_in(4).then_some(RetainDisk { bytes, keep, log_saver: None });
+}
+
+/// Canaries and rollbacks, each for some jobs.
+fn update_policy(draw: &mut Draw) -> UpdatePolicy {
+    let back = RollbackLimit {
+        failures: 1 + draw.below(2) as u32,
+        within: Span::seconds(1 + draw.below(600)),
+    };
+    UpdatePolicy {
+        canaries: if draw.one_in(4) { 1 + draw.below(2) as u32 } else { 0 },
+        promote_after: draw.one_in(2).then(|| Span::seconds(1 + draw.below(20))),
+        rollback: draw.one_in(3).then_some(back),
+    }
 }
 
 /// Half of the kinds with a small number of their own.

@@ -492,6 +492,7 @@ fn bounds(options: Words<'_>) -> Result<Bounds, String> {
             "tasks" => bounds.tasks = number,
             "crons" => bounds.crons = number,
             "machine-tasks" => bounds.machine_tasks = number,
+            "versions" => bounds.versions = number,
             "least-cpu" => bounds.least_charge.cpu = number,
             _ => return Err(format!("bound {name}")),
         }

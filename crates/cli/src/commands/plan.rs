@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json, print_prose};
 use crate::runtime::block_on;
 use crate::style;
-use cellwright_api::types::{PlanAction, PlanView};
+use cellwright_api::types::{JobPlan, PlanAction, PlanView};
 use cellwright_cell::name::Name;
 use clap::Args;
 use serde::Serialize;
@@ -163,7 +163,11 @@ impl PlanArgs {
         }
         let idle = plan.jobs.iter().all(|job| job.action == PlanAction::Nothing);
         if idle {
-            return Some("nothing to do: the cell has it already".into());
+            let behind = plan.jobs.iter().find(|job| job.outdated > 0);
+            return Some(match behind {
+                Some(JobPlan { user, name, .. }) => format!("cell update finish {user}/{name}"),
+                None => "nothing to do: the cell has it already".into(),
+            });
         }
         let owner = self.owner.as_ref().map_or(String::new(), |owner| format!(" --owner {owner}"));
         let context = context.map_or(String::new(), |name| format!("--context {name} "));

@@ -5,7 +5,8 @@
 use super::file::JobFile;
 use super::file_inputs::InputArgs;
 use super::one_off::{self, OneOffArgs, Program};
-use super::update::closed_message;
+use super::update::{closed_message, skipped_text};
+use super::wait::goal::{self, GoalDocument, GoalResult};
 use super::wait::{WaitOptions, WaitResult, is_over_within};
 use super::{Success, file, package, pagination, parse, plan_request};
 use crate::args::OutputArgs;
@@ -31,6 +32,7 @@ Examples:
   cell run examples/hello.json
   cell run examples/service.jsonnet
   cell run examples/batch.jsonnet --wait
+  cell run examples/service.jsonnet --wait=healthy --timeout 5m
   cell run jobs.yaml --owner ads
   cell run -- sort -u words.txt
   cell run --cpu 4 --array 1-100%8 train.sh
@@ -127,11 +129,11 @@ impl RunArgs {
             Some(program) => vec![self.one_off_target(connection, &program)?],
             None => self.targets(connection)?,
         };
-        let mut all = Vec::new();
+        let (mut all, mut waited_for) = (Vec::new(), Vec::new());
         let mut ended = Ok(Success::Done);
         for (position, target) in targets.iter().enumerate() {
             let mut done = Vec::new();
-            ended = self.run_in(target, &mut done);
+            ended = self.run_in(target, &mut done, &mut waited_for);
             all.append(&mut done);
             if !matches!(ended, Ok(Success::Done)) {
                 // A cell that is named later is meant to get what went well before.
@@ -147,8 +149,12 @@ impl RunArgs {
                 break;
             }
         }
-        if self.output.output != Output::Table {
-            print_named(&all, &job_names(&all))?;
+        match self.output.output {
+            Output::Table => {}
+            _ if !waited_for.is_empty() => {
+                print_named(&GoalDocument::of(&waited_for), &job_names(&all))?;
+            }
+            _ => print_named(&all, &job_names(&all))?,
         }
         ended
     }
@@ -235,7 +241,12 @@ impl RunArgs {
     }
 
     /// Runs the file in one cell; `done` has the results, also when it fails.
-    fn run_in(&self, target: &Target, done: &mut Vec<RunResult>) -> Result<Success, Failure> {
+    fn run_in(
+        &self,
+        target: &Target,
+        done: &mut Vec<RunResult>,
+        waited_for: &mut Vec<GoalResult>,
+    ) -> Result<Success, Failure> {
         let Target { context, wait_options, is_attached, cell, file, owner, documents } = target;
         let table = self.output.output == Output::Table && !is_attached;
         let owner = owner.as_ref();
@@ -273,6 +284,20 @@ impl RunArgs {
         }
         if !wait_options.is_set() {
             return Ok(Success::Done);
+        }
+        if let Some(wait) = wait_options.goal() {
+            let jobs: Vec<_> = done
+                .iter()
+                .filter(|ran| ran.kind == "job")
+                .map(|ran| (ran.key(), ran.version))
+                .collect();
+            let results = block_on(goal::wait_for_all(cell, wait, &jobs))?;
+            if table {
+                goal::print_results(wait.goal, &results)?;
+            }
+            let success = goal::success(&results);
+            waited_for.extend(results);
+            return Ok(success);
         }
         let mut waited = Vec::new();
         let (jobs, output) = (job_keys(done), self.output.output);
@@ -479,9 +504,14 @@ fn is_stopped(task: &TaskView) -> bool {
     )
 }
 
-/// Warns about stopped tasks: a job that matches its file does not necessarily run completely.
+/// Warns about stopped tasks, and about those that an update skipped: a job that matches its file
+/// does not necessarily run completely.
 async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let job = cell.client.job(key).await?.value.item;
+    let skipped = goal::skipped(&job);
+    if skipped > 0 {
+        print_notice(&skipped_text(&key.to_string(), skipped));
+    }
     if job.tasks.killed == 0 && job.tasks.stopping == 0 {
         return Ok(());
     }

@@ -211,7 +211,13 @@ fn named_counts(tasks: &TaskCounts, running: &str) -> String {
 pub fn job_state(job: &JobView) -> &'static str {
     match job.state {
         JobState::Deferred => "deferred",
+        JobState::Active if job.update.as_ref().is_some_and(|update| update.rolled_back) => {
+            "rolling back"
+        }
         JobState::Active if job.update.as_ref().is_some_and(|update| update.undoing) => "undoing",
+        JobState::Active if job.update.as_ref().is_some_and(|update| update.canaries > 0) => {
+            "trying"
+        }
         JobState::Active if job.update_complete => "updated",
         JobState::Active if job.update.is_some() => "updating",
         JobState::Active => "active",

@@ -9,9 +9,10 @@ use crate::output::{Output, print_json, print_prose};
 use crate::runtime::block_on;
 use crate::{format, table};
 use cellwright_api::client::ChangeOptions;
-use cellwright_api::types::{Changed, JobView, TaskView};
+use cellwright_api::types::{Changed, JobView, RolledBackView, TaskView};
 use cellwright_cell::job::Update as Roll;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::time::{Span, Time};
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -22,11 +23,15 @@ Examples:
   cell update dev/hello
   cell update undo dev/hello
   cell update dev/hello close
+  cell update promote dev/hello
+  cell update finish dev/hello
 
 An update is opened by `cell run FILE` with a changed file. It can be undone
-until it is closed. The job may also come first: `cell update dev/hello undo`.";
+until it is closed. Promote gives the version that canaries try to all tasks;
+finish gives it to those that max_update_disruptions skipped, also later. The
+job may also come first: `cell update dev/hello undo`.";
 
-/// A rolling update under way: its status, undo it, or close it
+/// A rolling update: its status, undo it, close it, promote canaries, finish it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpdateArgs {
@@ -53,6 +58,10 @@ enum UpdateAction {
     Undo,
     /// Keep the new version for good: it cannot be undone after that.
     Close,
+    /// Give the version that canaries try to all tasks.
+    Promote,
+    /// Give the version to the tasks that the update skipped.
+    Finish,
 }
 
 /// Accepts `cell update undo JOB` as well as `cell update JOB undo`.
@@ -101,7 +110,9 @@ fn action_last(
         (ActionOrJob::Action(action), _) => Ok((first, action)),
         (ActionOrJob::Job(job), Some(action)) => Ok((job, action)),
         (ActionOrJob::Job(_), None) => Err(Failure::Usage {
-            message: "neither word says what to do; allowed: status, undo or close".into(),
+            message: "neither word says what to do; allowed: status, undo, close, promote or \
+                      finish"
+                .into(),
             next: "cell update undo JOB".into(),
         }),
     }
@@ -114,6 +125,14 @@ struct UpdateStatus {
     update: Option<Roll>,
     /// Every task runs the version that the update leads to.
     complete: bool,
+    /// Tasks that run another version than the job's.
+    outdated: u32,
+    /// While canaries try the version and all are well: since when.
+    canaries_well_since: Option<Time>,
+    /// After so many milliseconds of that it is promoted.
+    promote_after: Option<Span>,
+    /// The newest version, if it failed and was rolled back.
+    rolled_back: Option<RolledBackView>,
     /// Tasks by the version they run, or will run.
     tasks: Vec<VersionTasks>,
 }
@@ -153,6 +172,8 @@ fn apply_action(
     let done: Changed = block_on(async {
         Ok(match action {
             UpdateAction::Undo => cell.client.undo_update(key, &change).await?.value,
+            UpdateAction::Promote => cell.client.promote_update(key, &change).await?.value,
+            UpdateAction::Finish => cell.client.finish_update(key, &change).await?.value,
             UpdateAction::Status | UpdateAction::Close => {
                 cell.client.close_update(key, &change).await?.value
             }
@@ -164,6 +185,10 @@ fn apply_action(
     let outcome = match (action, done.changed) {
         (UpdateAction::Undo, true) => "is rolled back",
         (UpdateAction::Undo, false) => "was being rolled back already",
+        (UpdateAction::Promote, true) => "is promoted: all tasks get the new version",
+        (UpdateAction::Promote, false) => "had no version to promote",
+        (UpdateAction::Finish, true) => "goes on with the tasks that it skipped",
+        (UpdateAction::Finish, false) => "has skipped no task",
         (_, true) => "is closed: the version it has is the one that counts",
         (_, false) => "was closed already",
     };
@@ -186,12 +211,32 @@ async fn read(cell: &Cell, key: &JobKey) -> Result<UpdateStatus, Failure> {
         }
     };
     let tasks = versions.into_iter().map(at).collect();
-    let JobView { version, update, update_complete: complete, .. } = job;
-    Ok(UpdateStatus { job: key.to_string(), version, update, complete, tasks })
+    let JobView {
+        version,
+        update,
+        update_complete: complete,
+        outdated,
+        canaries_well_since,
+        rolled_back,
+        spec,
+        ..
+    } = job;
+    let (job, promote_after) = (key.to_string(), spec.update.promote_after);
+    Ok(UpdateStatus {
+        job,
+        version,
+        update,
+        complete,
+        outdated,
+        canaries_well_since,
+        promote_after,
+        rolled_back,
+        tasks,
+    })
 }
 
 fn render(status: &UpdateStatus) -> String {
-    let UpdateStatus { job, version, update, complete, tasks } = status;
+    let UpdateStatus { job, version, update, complete, outdated, tasks, .. } = status;
     let mut out = match update {
         None => format!("{job}: no update is open, version {version}\n"),
         Some(roll) => {
@@ -207,6 +252,12 @@ fn render(status: &UpdateStatus) -> String {
             )
         }
     };
+    if let Some(canaries) = canary_text(status) {
+        out.push_str(&format!("{canaries}\n"));
+    }
+    if let Some(back) = &status.rolled_back {
+        out.push_str(&format!("{}\n", rolled_back_text(job, back)));
+    }
     let rows: Vec<Vec<String>> = tasks
         .iter()
         .map(|at| vec![at.version.to_string(), at.tasks.to_string(), at.running.to_string()])
@@ -214,7 +265,14 @@ fn render(status: &UpdateStatus) -> String {
     out.push('\n');
     out.push_str(&table::render(&["version", "tasks", "running"], &rows));
     match update {
+        None if *outdated > 0 => out.push_str(&format!("{}\n", skipped_text(job, *outdated))),
         None => {}
+        Some(roll) if !roll.undoing && !roll.skipped.is_empty() => {
+            out.push_str(&format!("{}\n", skipped_text(job, roll.skipped.len() as u32)));
+        }
+        Some(roll) if roll.canaries > 0 => {
+            out.push_str(&format!("next: cell promote {job}, or: cell update undo {job}\n"));
+        }
         // The update is being undone, and closes by itself.
         Some(roll) if roll.undoing => {
             out.push_str(&format!("next: cell status {job} --watch\n"));
@@ -231,6 +289,67 @@ fn render(status: &UpdateStatus) -> String {
     out
 }
 
+/// How the canaries are, if some try the version.
+fn canary_text(status: &UpdateStatus) -> Option<String> {
+    let canaries = status.update.as_ref()?.canaries;
+    if canaries == 0 {
+        return None;
+    }
+    let tried = format::pluralize_as(u64::from(canaries), "canary", "canaries");
+    Some(match (status.canaries_well_since, status.promote_after) {
+        (None, _) => format!("{tried} to try it before all others get it"),
+        (Some(since), Some(span)) => {
+            let due = format::utc(since.plus(span));
+            format!("{tried} well since {}: promoted at {due}", format::utc(since))
+        }
+        (Some(since), None) => {
+            format!("{tried} well since {}: to be promoted by hand", format::utc(since))
+        }
+    })
+}
+
+/// What was skipped, and how to have it after all.
+pub fn skipped_text(job: &str, skipped: u32) -> String {
+    let behind = match skipped {
+        1 => "1 task was skipped and stays at an older version".to_owned(),
+        more => format!(
+            "{} tasks were skipped and stay at an older version",
+            format::count(more.into())
+        ),
+    };
+    format!("{behind} (max_update_disruptions)\nnext: cell update finish {job}")
+}
+
+/// That the newest version failed, and how to see more.
+pub fn rolled_back_text(job: &str, back: &RolledBackView) -> String {
+    let RolledBackView { version, at, failures } = back;
+    let attempts = format::pluralize(u64::from(*failures), "attempt");
+    format!(
+        "version {version} was rolled back at {}: {attempts} failed; cell job diff {job} {version}",
+        format::utc(*at)
+    )
+}
+
+/// Give the version that canaries try to all tasks: `cell update promote`
+#[derive(Debug, Args)]
+pub struct PromoteArgs {
+    /// The job whose canaries were well
+    #[arg(value_name = "JOB", value_parser = parse_target)]
+    job: TargetArg,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl PromoteArgs {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let key = block_on(async { Ok(self.job.resolve(&cell).await?.job) })?;
+        apply_action(&cell, &key, UpdateAction::Promote, self.output.output)?;
+        Ok(Success::Done)
+    }
+}
+
 /// The message about an update that was closed for the next change of its job.
 pub fn closed_message(key: &JobKey, version: u32) -> String {
     format!("the update of {key} to version {version} was complete: it is closed")
@@ -239,7 +358,6 @@ pub fn closed_message(key: &JobKey, version: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::time::Time;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -262,23 +380,26 @@ mod tests {
         // A job may be called `undo`.
         assert_eq!(read(&["undo", "close"]), Ok((job("undo"), UpdateAction::Close)));
         let rendered = read(&["dev/web", "dev/api"]).unwrap_err();
-        assert!(rendered.contains("allowed: status, undo or close"), "{rendered}");
+        assert!(rendered.contains("allowed: status, undo, close, promote or finish"), "{rendered}");
     }
 
     #[test]
     fn an_update_says_whether_it_goes_on_is_undone_or_is_complete() {
-        let roll = Roll {
-            from: 3,
-            to: 2,
-            opened_at: Time(0),
-            disruptions: 1,
-            skipped: [].into(),
-            undoing: true,
-        };
+        let roll = Roll { disruptions: 1, undoing: true, ..Roll::opened(3, 2, Time(0)) };
         let tasks = vec![VersionTasks { version: 2, tasks: 2, running: 2 }];
         let status = |roll: Roll, complete: bool, tasks: Vec<VersionTasks>| {
             let (job, version, update) = ("dev/web".into(), 2, Some(roll));
-            render(&UpdateStatus { job, version, update, complete, tasks })
+            render(&UpdateStatus {
+                job,
+                version,
+                update,
+                complete,
+                outdated: 0,
+                canaries_well_since: Some(Time(60_000)),
+                promote_after: Some(Span::seconds(60)),
+                rolled_back: None,
+                tasks,
+            })
         };
         let rendered = status(roll.clone(), false, tasks);
         assert!(
@@ -291,6 +412,14 @@ mod tests {
         assert!(rendered.starts_with("dev/web: update from version 1 to 2, opened "), "{rendered}");
         let goes_on = "\nnext: cell update dev/web --watch, or: cell update undo dev/web\n";
         assert!(rendered.ends_with(goes_on), "{rendered}");
+        let tries = status(Roll { canaries: 1, ..roll.clone() }, false, Vec::new());
+        let since = "1 canary well since 1970-01-01 00:01:00Z: promoted at 1970-01-01 00:02:00Z\n";
+        assert!(tries.contains(since), "{tries}");
+        assert!(tries.contains("next: cell promote dev/web, or: "), "{tries}");
+        let skips = status(Roll { skipped: [1, 2].into(), ..roll.clone() }, false, Vec::new());
+        let finish = "2 tasks were skipped and stay at an older version (max_update_disruptions)\n\
+                      next: cell update finish dev/web\n";
+        assert!(skips.ends_with(finish), "{skips}");
         let rendered = status(roll, true, Vec::new());
         assert!(
             rendered.starts_with("dev/web: update from version 1 to 2 complete, "),

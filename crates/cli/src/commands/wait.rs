@@ -1,6 +1,8 @@
 //! `cell wait`: waits until a job or a task has ended, and exits with the task's own code, so that
 //! scripts can depend on it.
 
+pub mod goal;
+mod options;
 mod placement_timeout;
 
 use super::Success;
@@ -25,6 +27,8 @@ use cellwright_cell::spec::Domain;
 use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args};
+use goal::{Goal, GoalWait};
+pub use options::WaitOptions;
 use placement_timeout::PlacementTimeout;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -38,15 +42,18 @@ Examples:
   cell wait dev/sums/3 --timeout 10m
   cell wait last
   cell wait -l run=42
+  cell wait dev/web --for healthy --timeout 5m
 
 Exit code: that of the first task that did not finish, 128 and the signal's
 number where a signal ended it, 1 for any other end; 0 when all finished; 3 when
 no machine takes it, which stays in the queue all the same. A task may end with
 3 as well: `outcome` of -o json is then `failed` and not `not_placed`.
 
-A service never ends by itself: wait for one only to see it stopped.";
+A service never ends by itself: wait until it is placed, running, healthy or
+updated. Exit code: 0 when it is so, 3 when it is not after --timeout, when its
+version was rolled back, when it ended, or when no machine takes it.";
 
-/// Wait until a job or one task is over; ends with the task's own exit code
+/// Wait until a job or one task is over, with the task's own exit code; or is so
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 #[command(group = ArgGroup::new("which").required(true).args(["target", "selector"]))]
@@ -60,7 +67,11 @@ pub struct WaitArgs {
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
 
-    /// Give up after so long, with exit code 1
+    /// Wait for this, of whole jobs
+    #[arg(long = "for", value_name = "WHAT", default_value = "ended")]
+    goal: Goal,
+
+    /// Give up after so long, with exit code 1; with --for, 3
     #[arg(long, value_name = "TIME", value_parser = super::parse::duration)]
     timeout: Option<Span>,
 
@@ -76,6 +87,9 @@ impl WaitArgs {
         let cell = connection.cell()?;
         block_on(async {
             let targets = self.targets(&cell).await?;
+            if self.goal != Goal::Ended {
+                return self.wait_for_goal(&cell, &targets).await;
+            }
             let unfinished =
                 RefCell::new(targets.iter().map(|target| target.job.clone()).collect());
             let finished = async {
@@ -93,6 +107,29 @@ impl WaitArgs {
                 async || still_running_text(&unfinished_jobs(&cell, unfinished.take()).await);
             unless_interrupted(on_interrupt, finished).await
         })
+    }
+
+    async fn wait_for_goal(&self, cell: &Cell, targets: &[Target]) -> Result<Success, Failure> {
+        if let Some(part) = targets.iter().find(|target| target.tasks.is_some()) {
+            return Err(Failure::Usage {
+                message: format!("--for {} is of a whole job", self.goal.word()),
+                next: format!("cell wait {} --for {}", part.job, self.goal.word()),
+            });
+        }
+        let wait = GoalWait {
+            goal: self.goal,
+            version: None,
+            placement_timeout: self.placement_timeout,
+            limit: self.timeout,
+        };
+        let jobs: Vec<_> = targets.iter().map(|target| (target.job.clone(), None)).collect();
+        let results = goal::wait_for_all(cell, wait, &jobs).await?;
+        match (self.output.output, &results[..]) {
+            (Output::Table, all) => goal::print_results(wait.goal, all)?,
+            (Output::Json, [single]) if self.selector.is_none() => print_json(single)?,
+            (Output::Json, all) => print_json(&all)?,
+        }
+        Ok(goal::success(&results))
     }
 
     async fn targets(&self, cell: &Cell) -> Result<Vec<Target>, Failure> {
@@ -218,78 +255,6 @@ impl WaitResult {
             Outcome::NotPlaced => Success::DoesNotFit,
             _ => Success::ExitWith(self.exit),
         }
-    }
-}
-
-/// How long whoever submitted jobs stays with them.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct WaitOptions {
-    /// Stay until all of it is over, and end with the code of the first task that did not finish
-    #[arg(long)]
-    wait: bool,
-
-    /// Tell how placement goes, then show what the tasks write, until all of it is over
-    #[arg(long)]
-    follow: bool,
-
-    #[command(flatten)]
-    placement_timeout: PlacementTimeout,
-
-    /// Nothing but what the tasks write goes to standard output.
-    #[arg(skip)]
-    is_attached: bool,
-}
-
-impl WaitOptions {
-    /// For a command that is run as if it ran here: what it writes is all that is shown, unless a
-    /// document is asked for.
-    pub fn attached(self, output: Output) -> WaitOptions {
-        let is_document = output == Output::Json;
-        WaitOptions { wait: is_document, follow: !is_document, is_attached: true, ..self }
-    }
-
-    pub fn is_set(self) -> bool {
-        self.wait || self.follow
-    }
-
-    /// Rejects `--follow` with a document as output: the tasks' output would appear within it.
-    pub fn check(self, output: Output) -> Result<(), Failure> {
-        match (self.follow, output) {
-            (true, Output::Json) => Err(Failure::Usage {
-                message: "--follow shows what tasks write, which is no part of a document; \
-                          allowed: -o table"
-                    .into(),
-                next: "the same command with --wait instead of --follow".into(),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits for the submitted jobs, and prints how each ended as soon as it has, or leaves that to
-    /// the caller, who prints a document of it. Ctrl-C leaves all of them running.
-    pub fn wait_for_jobs(
-        self,
-        cell: &Cell,
-        jobs: &[JobKey],
-        output: Output,
-        results: &mut Vec<WaitResult>,
-    ) -> Result<Success, Failure> {
-        let unfinished = RefCell::new(jobs.to_vec());
-        let whole = |job: &JobKey| Target { job: job.clone(), tasks: None };
-        let targets: Vec<Target> = jobs.iter().map(whole).collect();
-        block_on(async {
-            let waiter = Waiter {
-                cell,
-                placement_timeout: self.placement_timeout,
-                follow: self.follow,
-                is_attached: self.is_attached,
-                output,
-            };
-            let finished = waiter.wait_all(&targets, &unfinished, results);
-            let on_interrupt =
-                async || still_running_text(&unfinished_jobs(cell, unfinished.take()).await);
-            unless_interrupted(on_interrupt, finished).await
-        })
     }
 }
 

@@ -12,6 +12,7 @@ use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
+use cellwright_cell::rollout;
 use cellwright_cell::spec::{JobKind, JobSpec};
 use proptest::prelude::*;
 
@@ -122,6 +123,32 @@ fn what_an_update_may_not_disrupt_is_noted_and_left() {
     run(&mut cell, &[("jfoo", 1)]);
     assert_eq!(versions(&cell, "jfoo", 5), [2, 2, 1, 1, 1]);
     cell.ok(Command::CloseUpdate { job: key("jfoo"), expect: None });
+}
+
+#[test]
+fn canaries_are_rolled_alone_and_promoted_when_they_were_well_for_long_enough() {
+    let mut spec = job("jfoo", 5);
+    spec.update.canaries = 2;
+    spec.update.promote_after = Some(Span(60_000));
+    let mut cell = running(1, &spec);
+    cell.ok(update(new_program(&spec)));
+    run(&mut cell, &[("jfoo", 1)]);
+    assert_eq!(versions(&cell, "jfoo", 5), [2, 2, 1, 1, 1]);
+    cell.now += 60_000;
+    run(&mut cell, &[("jfoo", 1)]);
+    assert_eq!(versions(&cell, "jfoo", 5), [2; 5]);
+}
+
+#[test]
+fn what_was_skipped_is_rolled_when_its_owner_asks_for_it() {
+    let spec = JobSpec { max_update_disruptions: Some(2), ..job("jfoo", 5) };
+    let mut cell = running(1, &spec);
+    cell.ok(update(new_program(&spec)));
+    run(&mut cell, &[("jfoo", 1)]);
+    let finish = rollout::Command::Finish { job: key("jfoo"), expect: None };
+    cell.ok(finish.into());
+    run(&mut cell, &[("jfoo", 1)]);
+    assert_eq!(versions(&cell, "jfoo", 5), [2; 5]);
 }
 
 #[test]

@@ -4,6 +4,10 @@
 //! it to vanish at once. Tasks of the new version that do not come up stay down and use up the
 //! budget, so a bad update stops by itself and waits for its owner.
 //!
+//! Where canaries try the new version, only they are moved. It is promoted here once they have been
+//! well for as long as the job asks for; without such a span its owner promotes it. That a version
+//! fails too often is decided where failures are reported (`cell`'s `apply/update/rollback.rs`).
+//!
 //! An update stays open until its owner closes it, because until then it can be undone. One that
 //! was undone and has rolled all the way back is closed here: there is nothing left to return to,
 //! and it would block the next update.
@@ -14,6 +18,7 @@ use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::{Job, Update};
 use cellwright_cell::name::JobKey;
+use cellwright_cell::rollout;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::BTreeMap;
 
@@ -42,6 +47,7 @@ impl Controller for RollingUpdate {
             }
             open.last_served(id);
             let Some(rollout) = Rollout::of(view, id) else { continue };
+            rollout.promote(draft);
             if rollout.all_at_version() {
                 rollout.close_undone(draft);
                 continue;
@@ -71,6 +77,19 @@ impl<'a> Rollout<'a> {
     fn all_at_version(&self) -> bool {
         let load = self.view.state.job_load(self.id);
         load.is_some_and(|load| load.at_version.keys().all(|v| *v == self.job.version))
+    }
+
+    /// Its canaries were well for long enough.
+    fn promote(&self, draft: &mut CommandDraft<'_>) {
+        let due = self.view.state.promotion_due(self.job);
+        if due.is_none_or(|due| due > self.view.now) {
+            return;
+        }
+        let (job, expect) = (self.key.clone(), Some(self.job.version));
+        let promote = rollout::Command::Promote { job, expect }.into();
+        if draft.accepts(&promote) {
+            draft.push(promote);
+        }
     }
 
     fn close_undone(&self, draft: &mut CommandDraft<'_>) {
@@ -109,12 +128,14 @@ impl<'a> Rollout<'a> {
     }
 
     fn is_behind(&self, task: &Task) -> bool {
-        task.version != self.job.version && !self.update.skipped.contains(&task.index)
+        task.version != self.job.version
+            && !self.update.skipped.contains(&task.index)
+            && !self.update.waits_for_promotion(task.index)
     }
 
     fn step(&self, row: &Task, id: cellwright_cell::id::TaskId, draft: &mut CommandDraft<'_>) {
         let step = Command::StepUpdate { job: self.key.clone(), index: row.index };
-        let limit = self.job.spec().max_update_disruptions;
+        let limit = self.job.update_bound();
         // Beyond its bound of disruptions an update only records the tasks that it skips.
         let notes_only = limit.is_some_and(|most| self.update.disruptions >= most);
         let free = row.state != TaskState::Running || notes_only;

@@ -149,6 +149,11 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key("tasks_per_user", "200000", "Tasks of all these jobs."),
     key("spec_bytes_per_user", "\"64MiB\"", "Bytes of what one user's jobs are written as."),
+    key(
+        "versions_per_job",
+        "10",
+        "Versions of a job on record; older ones make way, but for those in use.",
+    ),
     key("crons_per_user", "1000", "Periodic jobs of one user."),
     key("tokens_per_user", "64", "Tokens of one user."),
     key("resources_per_user", "256", "Ephemeral resources of one user."),

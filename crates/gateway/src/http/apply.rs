@@ -9,9 +9,10 @@ use super::call::Call;
 use super::plan::{field_diffs, mask_secrets};
 use super::{Api, ApiResult, reply, user_of};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::{Applied, SubmitJob, named_size, owner_or};
+use cellwright_api::types::{Applied, RevertJob, SubmitJob, named_size, owner_or};
 use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, Request, Verdict};
 use cellwright_cell::name::JobKey;
+use cellwright_cell::rollout;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::spec_change;
 use cellwright_cell::state::State;
@@ -32,6 +33,13 @@ impl Api {
         let size = named_size(call.json(self).await?)?;
         let (job, expect) = (call.job()?, call.expect()?);
         self.apply_or_try(&call, job.clone(), Command::ResizeJob { job, size, expect }).await
+    }
+
+    pub(super) async fn revert_job(&self, mut call: Call) -> ApiResult {
+        let RevertJob { version } = call.json(self).await?;
+        let (job, expect) = (call.job()?, call.expect()?);
+        let command = rollout::Command::Revert { job: job.clone(), version, expect };
+        self.apply_or_try(&call, job, command.into()).await
     }
 
     /// The command's effect on the job `key`, or with `dry_run` what it would be.
@@ -63,7 +71,7 @@ impl Api {
                 let (verdict, after) = try_out(&view.state, by, now, &command);
                 let new = live_job(&after, &job).map(|(_, spec)| match command {
                     // Secrets that come with the call are not compared for everybody.
-                    Command::ApplyJob { .. } => {
+                    Command::ApplyJob { .. } | Command::Component(_) => {
                         mask_secrets(&view.state, &viewer, &job.user, &spec)
                     }
                     _ => (*spec).clone(),

@@ -56,6 +56,7 @@ const FILES: &[File] = files![
     "live.js",
     "picture.js",
     "past.js",
+    "versions.js",
     "units.js",
     "indent.js",
     "logs.js",

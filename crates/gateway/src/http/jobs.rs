@@ -10,6 +10,7 @@ use cellwright_cell::job::JobState;
 use cellwright_cell::label;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::reason::Rejection;
+use cellwright_cell::rollout;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::suggestions::nearest;
@@ -191,6 +192,16 @@ impl Api {
     pub(super) async fn close_update(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::CloseUpdate { job, expect }).await
+    }
+
+    pub(super) async fn promote_update(&self, call: Call) -> ApiResult {
+        let (job, expect) = (call.job()?, call.expect()?);
+        self.change(&call, rollout::Command::Promote { job, expect }.into()).await
+    }
+
+    pub(super) async fn finish_update(&self, call: Call) -> ApiResult {
+        let (job, expect) = (call.job()?, call.expect()?);
+        self.change(&call, rollout::Command::Finish { job, expect }.into()).await
     }
 
     pub(super) async fn list_tasks(&self, call: Call) -> ApiResult {

@@ -50,6 +50,7 @@ mod sql;
 mod tokens;
 mod unread_body;
 mod users;
+mod versions;
 mod view;
 mod warnings;
 mod watch;
@@ -262,6 +263,11 @@ impl Api {
             O::ResizeJob => self.resize_job(call).await,
             O::UndoUpdate => self.undo_update(call).await,
             O::CloseUpdate => self.close_update(call).await,
+            O::PromoteUpdate => self.promote_update(call).await,
+            O::FinishUpdate => self.finish_update(call).await,
+            O::RevertJob => self.revert_job(call).await,
+            O::ListVersions => self.list_versions(call).await,
+            O::DiffVersions => self.diff_versions(call).await,
             O::PlanJobs => self.plan_jobs(call).await,
             O::Shapes => self.shapes(call).await,
             O::ExplainJob => self.explain_job(call).await,

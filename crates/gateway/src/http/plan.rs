@@ -6,7 +6,7 @@ use super::admission_limits::FieldErrors;
 use super::call::Call;
 use super::explain::explanation_view;
 use super::missing_packages::MissingPackages;
-use super::{Api, ApiResult, reply, user_of};
+use super::{Api, ApiResult, reply, user_of, view};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
     FieldDiff, JobPlan, MAX_PLANNED_JOBS, PlanAction, PlanJobs, PlanToken, PlanView,
@@ -115,8 +115,14 @@ pub(super) fn mask_secrets(
     }
     let key = JobKey { user: owner.clone(), job: spec.name.clone() };
     let old = state.job_named(&key).and_then(|id| state.jobs().get(id));
+    hide_secrets(old.map(|job| &**job.spec()), &mut spec);
+    spec
+}
+
+/// Makes every secret differ from the one of its name in `old`.
+pub(super) fn hide_secrets(old: Option<&JobSpec>, spec: &mut JobSpec) {
     for (name, value) in &mut spec.task.secrets {
-        if let Some(before) = old.and_then(|job| job.spec().task.secrets.get(name)) {
+        if let Some(before) = old.and_then(|old| old.task.secrets.get(name)) {
             // A value that is admitted, or every plan would be rejected for it.
             let changed = if before.0 == CHANGED_SECRET {
                 CHANGED_SECRET_ALTERNATIVE
@@ -126,7 +132,6 @@ pub(super) fn mask_secrets(
             *value = Secret(changed.to_owned());
         }
     }
-    spec
 }
 
 fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan {
@@ -144,6 +149,9 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
         Ok(Done::Job { became: ApplyOutcome::Updated, .. }) => PlanAction::Update,
         Ok(_) => PlanAction::Nothing,
     };
+    let named = state.job_named(&result.job_key);
+    let outdated = named.and_then(|id| Some(view::outdated(state, id, state.jobs().get(id)?)));
+    let outdated = outdated.unwrap_or(0);
     let first = result.pending.first().map(|index| format!("{}/{index}", result.job_key));
     JobPlan {
         user: result.job_key.user.clone(),
@@ -176,6 +184,8 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
             at_once: spec.max_down,
             most: spec.max_update_disruptions,
         },
+        outdated: if action == PlanAction::Nothing { outdated } else { 0 },
+        canaries: if fates.disruptions > 0 { spec.update.canaries.min(spec.count) } else { 0 },
         quota: result.quota.iter().map(quota_change_view).collect(),
         why_pending: result
             .explanation

@@ -5,7 +5,7 @@ use super::blobs::BlobUsage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
     MachineView, NamedView, QuotaView, ResourceOnMachine, ResourcePressureView, ResourceView,
-    TaskCounts, TaskHealth, TaskView, TokenView, UserView,
+    RolledBackView, TaskCounts, TaskHealth, TaskView, TokenView, UserView,
 };
 use cellwright_cell::blob::Blob;
 use cellwright_cell::credential::AccessToken;
@@ -63,11 +63,27 @@ pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> 
         redacted,
         update: row.update.clone(),
         update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
+        outdated: outdated(state, id, row),
+        canaries_well_since: state.canaries_well_since(row),
+        rolled_back: rolled_back(state, id, row),
         tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
     })
+}
+
+/// Tasks that run another version than the job's.
+pub(super) fn outdated(state: &State, id: JobId, row: &Job) -> u32 {
+    let load = state.job_load(id).filter(|_| !row.is_dead());
+    let behind = load.map(|load| load.at_version.iter().filter(|(at, _)| **at != row.version));
+    behind.map_or(0, |behind| behind.map(|(_, tasks)| *tasks).sum())
+}
+
+fn rolled_back(state: &State, id: JobId, row: &Job) -> Option<RolledBackView> {
+    let version = row.last_version;
+    let mark = state.job_version(id, version)?.rolled_back.filter(|mark| !mark.retried)?;
+    Some(RolledBackView { version, at: mark.at, failures: mark.failures })
 }
 
 /// One row of a list.

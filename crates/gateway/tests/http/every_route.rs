@@ -89,7 +89,14 @@ fn jobs() -> Vec<Step> {
         step("POST /v1/jobs/root/jfoo/undo", NONE),
         step("POST /v1/jobs", submit("jbar")),
         step("PUT /v1/jobs/root/jbar", other("jbar")),
-        step("POST /v1/jobs/root/jbar/close", NONE),
+        step("GET /v1/jobs/root/jbar/versions", NONE),
+        step("GET /v1/jobs/root/jbar/diff?version=2&against=1", NONE),
+        step("POST /v1/jobs/root/jbar/promote", NONE),
+        step("POST /v1/jobs/root/jbar/finish", NONE),
+        step("POST /v1/jobs/root/jbar/revert", json!({ "version": 1 })),
+        step("POST /v1/jobs", submit("jend")),
+        step("PUT /v1/jobs/root/jend", other("jend")),
+        step("POST /v1/jobs/root/jend/close", NONE),
         step(&of("DELETE"), NONE),
     ]
 }
@@ -191,6 +198,7 @@ fn unprivileged_rejection(route: &Route) -> Option<&'static str> {
     match route.operation {
         O::SubmitJob | O::UpdateJob | O::StopJob | O::ResizeJob | O::StopTask => Some("not-owner"),
         O::PlanJobs | O::ApplyJob => Some("not-owner"),
+        O::PromoteUpdate | O::FinishUpdate | O::RevertJob => Some("not-owner"),
         O::UndoUpdate | O::CloseUpdate | O::SetCron | O::RemoveCron => Some("not-owner"),
         O::SetResource | O::DeleteResource => Some("foreign-namespace"),
         _ if required_capability(route).is_some() => Some("not-allowed"),

@@ -78,6 +78,39 @@ async fn what_a_job_runs_is_for_its_owner_and_holders_of_the_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_differs_between_versions_is_for_who_may_see_specs_and_secrets_for_nobody() {
+    let cell = prepared_cell().await;
+    let mut other = spec_with_markers();
+    for field in ["env", "secrets"] {
+        let name = if field == "env" { "KEY" } else { "password" };
+        other["task"][field][name] = json!(format!("{SPEC_MARKER}-2"));
+    }
+    cell.must("PUT /v1/jobs/ubar/inside", other).await;
+    let (versions, diff) = ("GET /v1/jobs/ubar/inside/versions", "GET /v1/jobs/ubar/inside/diff");
+    for target in [versions, diff] {
+        let got = ask_as_user(&cell, "eve", target, NONE).await;
+        assert_eq!(got.status, 200, "{target}: {}", got.body);
+        assert!(!got.body.to_string().contains(SPEC_MARKER), "{target}: {}", got.body);
+    }
+    let seen = ask_as_user(&cell, "eve", versions, NONE).await.body;
+    assert_eq!(seen["item"]["versions"][1]["change"], "task.secrets, task.env", "{seen}");
+    let own = ask_as_user(&cell, "ubar", diff, NONE).await.body;
+    let changes = own["item"]["changes"].as_array().unwrap().clone();
+    let of = |path: &str| changes.iter().find(|change| change["path"] == path).cloned();
+    assert_eq!(of("task.env.KEY").unwrap()["new"], format!("{SPEC_MARKER}-2"), "{own}");
+    assert_eq!(of("task.secrets.password").unwrap()["new"], "(hidden)", "{own}");
+    // Whoever may replace a secret does not find out whether it was the same.
+    grant(&cell, "administrate_jobs").await;
+    let target = format!("{diff}?version=2&against=2");
+    let same = ask_as_user(&cell, "eve", &target, NONE).await.body;
+    assert_eq!(same["item"]["changes"], json!([]), "{same}");
+    let differs = ask_as_user(&cell, "eve", &format!("{diff}?version=2&against=1"), NONE).await;
+    assert!(differs.body.to_string().contains("task.secrets.password"), "{}", differs.body);
+    let wrong = ask_as_user(&cell, "eve", &format!("{diff}?version=9"), NONE).await;
+    assert_eq!((wrong.status, wrong.code()), (400, "bad-field"), "{}", wrong.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_goes_on_shows_what_its_reader_may_see_by_then() {
     let cell = prepared_cell().await;
     grant(&cell, "read_specs").await;

@@ -7,6 +7,7 @@ use cellwright_cell::command::{Actor, Command, ControllerName};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::name::JobKey;
+use cellwright_cell::rollout;
 use cellwright_cell::spec_change::{self, Effect};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{StopCause, Task, TaskState};
@@ -73,6 +74,9 @@ pub(super) fn roll_out(
     };
     let outdated: Vec<u32> =
         tasks.iter().filter_map(|task| outdated_index(&scratch.state, *task)).collect();
+    // Canaries only put off what the others will see.
+    let promote = rollout::Command::Promote { job: key.clone(), expect: None };
+    scratch.apply(&Actor::Operator, vec![promote.into()]);
     let steps = outdated.iter().take(MAX_STEPS);
     let commands =
         steps.map(|index| Command::StepUpdate { job: key.clone(), index: *index }).collect();
@@ -142,7 +146,7 @@ fn extrapolated_effect(
     so_far.extrapolated += 1;
     let Some(row) = before else { return TaskEffect::Added };
     let (_, effect) = spec_change::task_change(job.spec_of(row.version), job.spec(), after.index);
-    let limit = job.spec().max_update_disruptions;
+    let limit = job.update_bound();
     match effect {
         Effect::InPlace => TaskEffect::InPlace,
         _ if limit.is_some_and(|most| so_far.disruptions >= most) => TaskEffect::Skipped,

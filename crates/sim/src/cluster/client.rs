@@ -14,9 +14,11 @@ use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
+use cellwright_cell::rollout;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
+use cellwright_cell::update_policy::{RollbackLimit, UpdatePolicy};
 use cellwright_master::handle::{Caller, CommittedVerdict, MasterHandle};
 use cellwright_messages::Unavailable;
 use cellwright_store::NodeId;
@@ -77,12 +79,13 @@ impl Client {
         let mut replica = 1 + self.node_address % self.masters;
         for sequence in 1.. {
             self.failpoint.reach(PanicPoint::Client);
-            match rng.random_range(0..10) {
+            match rng.random_range(0..11) {
                 0..3 => self.submit(sequence, &mut rng, &mut replica).await,
                 3 => self.submit_set(sequence, &mut rng, &mut replica).await,
                 4..6 => self.stop(sequence, &mut rng, &mut replica).await,
                 6 => self.increment_counter(sequence, &mut replica).await,
                 7 => self.acquire_lease(sequence, &mut replica).await,
+                8 => self.update(sequence, &mut rng, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
             tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
@@ -150,6 +153,29 @@ impl Client {
         let Ok(job) = Name::new(&own) else { return };
         let job = JobKey { user: client_user(), job };
         self.request(sequence * 2, Command::StopJob { job, expect: None }, replica).await;
+    }
+
+    /// Updates one of its jobs to a version that may fail, with canaries or without, or takes it
+    /// back to its first; it may have ended.
+    async fn update(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+        let own = format!("j{}-{}", self.node_address, rng.random_range(1..=sequence));
+        let words: &[&[&str]] = &[&["sim", "fail", "200"], &["sim", "finish", "2000"], &["serve"]];
+        let words = *words.choose(rng).unwrap_or(&words[0]);
+        let mut spec = fixtures::job(&own, rng.random_range(1..3), 300, words);
+        spec.restart.max_failures = Some(2);
+        spec.update = UpdatePolicy {
+            canaries: rng.random_range(0..2),
+            promote_after: Some(Span(500)),
+            rollback: Some(RollbackLimit { failures: 1, within: Span(5000) }),
+        };
+        let owner = client_user();
+        let command = if rng.random_bool(0.3) {
+            let job = JobKey { user: owner, job: spec.name };
+            rollout::Command::Revert { job, version: 1, expect: None }.into()
+        } else {
+            Command::UpdateJob { owner, spec, expect: None }
+        };
+        self.request(sequence * 2, command, replica).await;
     }
 
     async fn increment_counter(&self, sequence: u64, replica: &mut NodeId) {

@@ -245,7 +245,9 @@ async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
         // Jobs that are stopping take as long as their machines.
         let is_left = |job: &Job| !job.is_dead() && job.state != JobState::Stopping;
         let keys = view.state.jobs().iter();
-        let keys = keys.filter(|(_, job)| is_left(job) && is_endless(job.spec()));
+        // Also what its update may yet go back to.
+        let endless = |job: &Job| job.specs.values().any(|spec| is_endless(spec));
+        let keys = keys.filter(|(_, job)| is_left(job) && endless(job));
         let stops: Vec<_> = keys
             .filter_map(|(id, _)| view.state.job_key(id))
             .map(|job| (None, Command::StopJob { job, expect: None }))

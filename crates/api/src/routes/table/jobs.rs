@@ -111,6 +111,71 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         OWNER_ERRORS,
     )),
+    versioned(with_errors(
+        change(
+            O::PromoteUpdate,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/promote",
+            "jobs",
+            "Give the version that canaries try to all tasks.",
+        ),
+        OWNER_ERRORS,
+    )),
+    versioned(with_errors(
+        change(
+            O::FinishUpdate,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/finish",
+            "jobs",
+            "Give the job's version to the tasks that its update skipped, also after it was \
+             closed. `max_update_disruptions` does not hold for them.",
+        ),
+        ADMISSION_ERRORS,
+    )),
+    with_query(
+        versioned(with_body(
+            with_response(
+                with_errors(
+                    change(
+                        O::RevertJob,
+                        Method::Post,
+                        "/v1/jobs/{user}/{job}/revert",
+                        "jobs",
+                        "Open a rolling update to the spec of an earlier version. An update that \
+                         is complete is closed first; one that came from that version is undone.",
+                    ),
+                    ADMISSION_ERRORS,
+                ),
+                200,
+                json!(Applied),
+            ),
+            json!(RevertJob),
+        )),
+        &[DRY_RUN],
+    ),
+    with_errors(
+        read(
+            O::ListVersions,
+            "/v1/jobs/{user}/{job}/versions",
+            "jobs",
+            "The versions of a job that are kept: when, by whom, and what each changed.",
+            json!(One<JobVersions>),
+        ),
+        &[C::NoSuchJob],
+    ),
+    with_errors(
+        with_query(
+            read(
+                O::DiffVersions,
+                "/v1/jobs/{user}/{job}/diff",
+                "jobs",
+                "What differs between two versions of a job, field by field.",
+                json!(One<VersionDiff>),
+            ),
+            &[VERSION, AGAINST],
+        ),
+        &[C::NoSuchJob, C::BadField],
+    ),
     with_body(
         with_errors(
             Route {

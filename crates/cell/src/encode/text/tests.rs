@@ -58,7 +58,7 @@ fn a_job_is_taken_out_with_its_lines() {
     let RepairedState { position: place, mut state, dropped, attempt_floor_raised_to } =
         repaired(&text);
     assert_eq!(place, PLACE);
-    let jobs = [TableName::Jobs, TableName::Tasks, TableName::Tasks];
+    let jobs = [TableName::Jobs, TableName::Tasks, TableName::Tasks, TableName::JobVersions];
     assert_eq!(dropped.iter().map(|(table, _)| *table).collect::<Vec<_>>(), jobs);
     assert_eq!((state.jobs().len(), state.tasks().len()), (1, 2));
     assert!(state.job_named(&key("ubar/bad")).is_none());
@@ -240,7 +240,7 @@ fn rows_are_picked_by_job_and_by_machine() {
     let job = RowFilter { job: Some(key("ubar/web")), ..RowFilter::default() };
     assert_eq!(
         selected_rows(job.clone()),
-        ["jobs ubar/web", "tasks ubar/web/0", "tasks ubar/web/1"]
+        ["jobs ubar/web", "tasks ubar/web/0", "tasks ubar/web/1", "versions ubar/web/v1"]
     );
     let tasks = RowFilter { table: Some(TableName::Tasks), ..job };
     assert_eq!(selected_rows(tasks), ["tasks ubar/web/0", "tasks ubar/web/1"]);

@@ -1,6 +1,10 @@
-//! `cell job`: looks at jobs and stops them. They are submitted by `cell run`.
+//! `cell job`: looks at jobs and their versions, stops them and takes them back. They are submitted
+//! by `cell run`.
 
 mod status;
+mod versions;
+
+pub use versions::RevertArgs;
 
 use super::Success;
 use crate::connection::ConnectionArgs;
@@ -11,9 +15,12 @@ const EXAMPLES: &str = "\
 Examples:
   cell job status
   cell job status dev/hello
+  cell job history dev/hello
+  cell job diff dev/hello 2
+  cell job revert dev/hello 2
   cell job stop dev/hello";
 
-/// Jobs: status, stop
+/// Jobs: status, stop; their versions: history, diff, revert
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Job {
@@ -21,6 +28,12 @@ pub enum Job {
     Status(status::StatusArgs),
     /// Stop a job: its tasks get notice and are gone for good
     Stop(super::stop::StopArgs),
+    /// List the versions of a job: when, by whom, and what each changed
+    History(versions::HistoryArgs),
+    /// Say what differs between two versions of a job
+    Diff(versions::DiffArgs),
+    /// Go back to an earlier version of a job, by a rolling update
+    Revert(versions::RevertArgs),
 }
 
 impl Job {
@@ -28,6 +41,9 @@ impl Job {
         match self {
             Job::Status(args) => args.run(connection),
             Job::Stop(args) => args.run(connection),
+            Job::History(args) => args.run(connection),
+            Job::Diff(args) => args.run(connection),
+            Job::Revert(args) => args.run(connection),
         }
     }
 }

@@ -53,6 +53,10 @@ fn render_job(job: &JobPlan, style: Style) -> String {
         PlanAction::Create => "a new job".to_owned(),
         PlanAction::Update => format!("an update{version}"),
         PlanAction::Nothing => match job.version {
+            Some(version) if job.outdated > 0 => {
+                let behind = format::pluralize(u64::from(job.outdated), "task");
+                format!("unchanged, at version {version}, which {behind} has yet to get")
+            }
             Some(version) => format!("unchanged, at version {version}"),
             None => "unchanged".to_owned(),
         },
@@ -79,7 +83,7 @@ fn render_job(job: &JobPlan, style: Style) -> String {
     out
 }
 
-fn render_changes(changes: &[FieldDiff], style: Style) -> String {
+pub fn render_changes(changes: &[FieldDiff], style: Style) -> String {
     let mut out = String::new();
     for change in changes {
         let old = change.old.as_ref().map(|value| format_value(&change.path, value));
@@ -134,6 +138,10 @@ fn labelled_rows(job: &JobPlan) -> Vec<(&'static str, String)> {
     }
     if job.disruption.tasks > 0 {
         rows.push(("rolls", disruption_text(job)));
+    }
+    if job.canaries > 0 {
+        let canaries = format::pluralize(u64::from(job.canaries), "task");
+        rows.push(("tries", format!("{canaries} first; the others once it is promoted")));
     }
     if job.placed > 0 || job.pending > 0 {
         rows.push(("places", placement_text(job)));

@@ -3,6 +3,8 @@
 use crate::clock;
 use crate::commands::pagination;
 use crate::commands::status_text;
+use crate::commands::update::{rolled_back_text, skipped_text};
+use crate::commands::wait::goal;
 use crate::connection::Cell;
 use crate::failure::Failure;
 use crate::format;
@@ -221,6 +223,13 @@ pub fn render(status: &JobStatus, now: Time) -> String {
     if let Some(update) = &job.update {
         out.push_str(&update_text(&key, update, job.update_complete));
     }
+    if let Some(back) = &job.rolled_back {
+        out.push_str(&wrap("", "  ", &rolled_back_text(&key, back)));
+    }
+    let skipped = goal::skipped(job);
+    if skipped > 0 {
+        out.push_str(&format!("{}\n", skipped_text(&key, skipped)));
+    }
     out.push('\n');
     out.push_str(&render_tasks(&tasks[..tasks.len().min(MAX_TASK_ROWS)], now));
     out.push_str(&more_text(tasks));
@@ -239,7 +248,11 @@ fn update_text(key: &str, update: &Update, is_complete: bool) -> String {
     let kind = if update.undoing { "undoing" } else { "update" };
     let (from, to) = (update.from, update.to);
     let disrupted = format::pluralize(u64::from(update.disruptions), "disruption");
-    let complete = if is_complete { "complete, not closed yet, " } else { "" };
+    let complete = match update.canaries {
+        0 if is_complete => "complete, not closed yet, ".to_owned(),
+        0 => String::new(),
+        some => format!("tried by {} first, ", format::pluralize(u64::from(some), "task")),
+    };
     let text = format!("{complete}{disrupted}{skipped}; cell update {key}");
     wrap(&format!("{kind} from version {from} to {to}: "), "  ", &text)
 }

@@ -38,16 +38,28 @@ impl PlacementTimeout {
         target: &Target,
         finished: impl Future<Output = Result<WaitResult, Failure>>,
     ) -> Result<WaitResult, Failure> {
-        tokio::select! {
-            ended = finished => ended,
-            why = self.until_unplaceable(cell, target) => Ok(WaitResult {
+        self.unless_unplaceable(cell, target, finished).await.unwrap_or_else(|why| {
+            Ok(WaitResult {
                 job: target.job.to_string(),
                 outcome: Outcome::NotPlaced,
                 task: Some(why.task),
                 exit: NOT_PLACED_EXIT_CODE,
                 text: why.text,
                 never_started: false,
-            }),
+            })
+        })
+    }
+
+    /// The same for any other wait: fails with the explanation of a task that has no place.
+    pub async fn unless_unplaceable<T>(
+        self,
+        cell: &Cell,
+        target: &Target,
+        finished: impl Future<Output = T>,
+    ) -> Result<T, Box<ExplanationView>> {
+        tokio::select! {
+            ended = finished => Ok(ended),
+            why = self.until_unplaceable(cell, target) => Err(Box::new(why)),
         }
     }
 

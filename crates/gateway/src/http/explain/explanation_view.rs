@@ -353,6 +353,11 @@ fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
         return None;
     }
     let (from, to) = (row.version, job.version);
+    if update.waits_for_promotion(row.index) {
+        return Some(format!(
+            "It stays at version {from}: canaries try version {to}, and it has not been promoted."
+        ));
+    }
     if update.skipped.contains(&row.index) {
         let limit = job.spec().max_update_disruptions.unwrap_or(update.disruptions);
         return Some(format!(
