@@ -150,6 +150,7 @@ function Spec({ job }) {
       ["Command", job.redacted ? "for its owner and users with read_specs"
         : (spec.task.command || []).length ? html`<code>${spec.task.command.join(" ")}</code>` : null],
       ["Labels", labels.join(", ")],
+      ["Restarting", job.restarting ? `${plural(job.restarting, "task")} still to be restarted` : null],
       ["Starts after", job.waits_for.map((key) => `${key.user}/${key.job}`).join(", ")],
       ["Kind", spec.kind === "tasks" ? null : words(spec.kind)],
       ["Submitted", html`<${When} at=${job.submitted_at} />`],
@@ -203,9 +204,19 @@ export default function Job({ names: [user, name] }) {
       act: () => del(`${path}?expect=${view.version}`),
       done: () => say(`${key} is stopping.`),
     });
+  const restart = () =>
+    confirm({
+      what: `Restart ${key}?`,
+      why: "The tasks that run restart where they are, as many at a time as its disruption budget allows.",
+      verb: "Restart the job",
+      act: () => post(`${path}/restart`),
+      done: () => say(`${key} restarts.`),
+    });
   const shown = list.filter((task) => !which || task.state === which || task.state[which]);
   return html`<${Page} title=${name} crumbs=${crumbs}
-    actions=${isLive(view) && view.state !== "stopping" && html`<button class="danger" onClick=${stop}>Stop…</button>`}>
+    actions=${isLive(view) && view.state !== "stopping" && html`
+      ${view.spec.kind === "tasks" && html`<button onClick=${restart}>Restart…</button>`}
+      <button class="danger" onClick=${stop}>Stop…</button>`}>
     <p class="lead"><${Badge} tone=${tone}>${word}<//> <${Tally} tasks=${view.tasks} />
       ${view.tasks.pending > 0 && html` <${Link} to=${`${to("pending")}?q=${encodeURIComponent(key)}`}>Why pending?<//>`}</p>
     ${job.error && html`<${Problem} error=${job.error} />`}

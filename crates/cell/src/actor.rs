@@ -52,10 +52,14 @@ pub enum ControllerName {
     Reclaim,
     /// Moves tasks to better places. The command has that cause; no build runs this controller yet.
     Rebalance,
+    /// Takes back what broken gangs hold.
+    Gang,
+    /// Restarts tasks whose owner wants that.
+    Restart,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 10] = [
+    pub const ALL: [ControllerName; 12] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -66,6 +70,8 @@ impl ControllerName {
         ControllerName::Liveness,
         ControllerName::Reclaim,
         ControllerName::Rebalance,
+        ControllerName::Gang,
+        ControllerName::Restart,
     ];
 
     #[must_use]
@@ -81,6 +87,8 @@ impl ControllerName {
             ControllerName::Liveness => "liveness",
             ControllerName::Reclaim => "reclaim",
             ControllerName::Rebalance => "rebalance",
+            ControllerName::Gang => "gang",
+            ControllerName::Restart => "restart",
         }
     }
 
@@ -144,6 +152,8 @@ impl Actor {
             C::CommitPlan(_) => Actor::Scheduler(Name::of_number(1)),
             C::MachineDown { .. } => controller(ControllerName::Liveness),
             C::StepUpdate { .. } => controller(ControllerName::Update),
+            C::GiveBack { .. } => controller(ControllerName::Gang),
+            C::StepRestart { .. } => controller(ControllerName::Restart),
             C::PurgeJobs { .. } => controller(ControllerName::Purge),
             C::Evict { cause, .. } => controller(ControllerName::of_cause(*cause)),
             C::Expire => controller(ControllerName::Expire),
@@ -174,6 +184,8 @@ impl Actor {
             | C::StopJob { .. }
             | C::StopTask { .. }
             | C::StopWithin { .. }
+            | C::RestartTasks { .. }
+            | C::StartTasks { .. }
             | C::UndoUpdate { .. }
             | C::CloseUpdate { .. }
             | C::AddToken { .. }

@@ -226,6 +226,10 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     retained(spec, review);
     dependencies(spec, review);
     review.positive_span("at_most_one", spec.at_most_one);
+    review.positive_span("repair", spec.repair);
+    if let Some(repair) = spec.repair.filter(|_| !spec.gang) {
+        review.reject(bad("repair", repair.0, Allowed::NoneWithoutGang));
+    }
     if let Some(most) = spec.preemption_notice_max {
         review.allowed_span("preemption_notice_max", most);
     }
@@ -581,6 +585,9 @@ mod tests {
         let long = |s: &mut JobSpec| s.preemption_notice_max = Some(Span(u64::MAX));
         check(long, "preemption_notice_max", "at most");
         check(|s| s.preemption_notice_max = Some(Span::ZERO), "", "");
+        check(|s| s.repair = Some(Span(1)), "repair", "none without gang");
+        check(|s| (s.gang, s.repair) = (true, Some(Span::ZERO)), "repair", "1 ms or more");
+        check(|s| (s.gang, s.repair) = (true, Some(Span(1))), "", "");
         let bound = |priority, field, allowed| {
             let mut spec = job("jfoo", 1, priority);
             spec.preemption_notice_max = Some(Span::ZERO);

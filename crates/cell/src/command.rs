@@ -282,10 +282,14 @@ pub enum Command {
     /// The job of this name shall be as `spec` says: submitted if none is live, updated if it
     /// differs, after a complete update is closed. Decided here and not by the sender: somebody
     /// else may have changed the job between a read and a write. `expect`: 0 for no live job.
+    ///
+    /// A batch job that has ended by itself with this very spec stays ended, unless it is to run
+    /// `again`.
     ApplyJob {
         owner: Name,
         spec: Box<JobSpec>,
         expect: Option<u32>,
+        again: bool,
     },
     /// As [`Command::StopJob`], or as [`Command::StopTask`] with an index, with at most this
     /// notice; it shortens that of tasks that are stopping.
@@ -300,6 +304,26 @@ pub enum Command {
         name: Name,
         within: Span,
         expect: Option<u32>,
+    },
+    /// Controllers: a gang that lost a task and was not made whole in time gives back the rest.
+    GiveBack {
+        job: JobKey,
+    },
+    /// Tasks of the job that run stop and start again where they are, one after the other as far as
+    /// budgets allow; with an index, that one.
+    RestartTasks {
+        job: JobKey,
+        index: Option<u32>,
+    },
+    /// Controllers: restart one task that is to be restarted.
+    StepRestart {
+        job: JobKey,
+        index: u32,
+    },
+    /// Tasks that have ended run again, in the same job.
+    StartTasks {
+        job: JobKey,
+        which: TasksToStart,
     },
 }
 
@@ -349,6 +373,12 @@ impl Command {
             C::SetResourcePressure { .. } => "set_resource_pressure",
             C::SetBounds(_) => "set_bounds",
             C::ApplyJob { .. } => "apply_job",
+            C::GiveBack { .. } => "give_back",
+            C::RestartTasks { index: None, .. } => "restart_job",
+            C::RestartTasks { .. } => "restart_task",
+            C::StepRestart { .. } => "step_restart",
+            C::StartTasks { which: TasksToStart::Failed, .. } => "start_failed",
+            C::StartTasks { .. } => "start_task",
             C::ReserveHold(_) => "reserve_hold",
             C::ReleaseHold { .. } => "release_hold",
             C::Component(command) => command.as_component().name(),
@@ -394,6 +424,17 @@ pub enum EvictCause {
     Rebalance,
     /// The machine is short of this resource, and throttling others did not help.
     ResourcePressure(Dimension),
+}
+
+/// Which of a job's tasks that have ended are to run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TasksToStart {
+    /// The task of this index, however it ended.
+    One(u32),
+    /// All that failed for good.
+    Failed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -475,6 +516,8 @@ pub enum ApplyOutcome {
     Unchanged,
     /// It has another number of tasks, at once and without an update.
     Resized,
+    /// It was already so, and has ended.
+    Ended,
 }
 
 #[cfg(test)]

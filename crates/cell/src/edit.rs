@@ -74,6 +74,7 @@ impl State {
         let before = row.clone();
         change(row);
         let (job, index, state, version) = (row.job, row.index, row.state, row.version);
+        let restart_due = row.restart_due;
         // Most changes only move a counter of the job: those need no second copy of the row.
         let after = (!same_task_accounting(&before, row)).then(|| row.clone());
         if before.state != state
@@ -82,6 +83,11 @@ impl State {
             let old = load.counter(before.state);
             *old = old.saturating_sub(1);
             *load.counter(state) += 1;
+        }
+        if before.restart_due != restart_due
+            && let Some(load) = self.job_loads.get_mut(job)
+        {
+            load.count_restart(restart_due);
         }
         if before.version != version
             && let Some(load) = self.job_loads.get_mut(job)
@@ -137,6 +143,9 @@ impl State {
             let counter = load.counter(task.state);
             *counter = if add { *counter + 1 } else { counter.saturating_sub(1) };
             load.count_version(task.version, add);
+            if task.restart_due {
+                load.count_restart(add);
+            }
         }
         self.account_task(id, task, add);
     }

@@ -77,7 +77,8 @@ impl TaskChange {
             | T::Finished
             | T::Killed
             | T::NeverRan
-            | T::Purged => None,
+            | T::Purged
+            | T::RestartDue => None,
         }
     }
 }
@@ -246,6 +247,8 @@ pub enum TaskChange {
     HoldReleased {
         machine: MachineId,
     },
+    /// It is to be restarted as soon as its job can spare it.
+    RestartDue,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -277,6 +280,8 @@ pub enum JobChange {
     StillWaits {
         left: u32,
     },
+    /// It was over, and some of its tasks run again.
+    StartedAgain,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

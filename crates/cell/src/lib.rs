@@ -26,6 +26,7 @@ pub mod event;
 pub mod explanation;
 pub mod field;
 pub mod fit;
+pub mod gang;
 pub mod health;
 pub mod hold;
 pub mod id;

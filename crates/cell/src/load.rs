@@ -124,6 +124,8 @@ pub struct JobLoad {
     pub in_cell: u32,
     /// Task rows by the version of the job's spec they are at.
     pub at_version: BTreeMap<u32, u32>,
+    /// Running tasks that are to be restarted.
+    pub to_restart: u32,
 }
 
 impl JobLoad {
@@ -144,6 +146,11 @@ impl JobLoad {
 
     pub(crate) fn count_version(&mut self, version: u32, add: bool) {
         bump(&mut self.at_version, version, add);
+    }
+
+    pub(crate) fn count_restart(&mut self, add: bool) {
+        let left = self.to_restart;
+        self.to_restart = if add { left + 1 } else { left.saturating_sub(1) };
     }
 
     /// Tasks that should run and do not: the number that disruption budgets bound.

@@ -402,4 +402,8 @@ reasons! {
     CanariesWell = "canaries-well", "its canaries stayed well";
     /// Older than the versions that are kept.
     TooManyVersions = "too-many-versions", "newer versions take its place";
+    /// Its gang gives back what it holds.
+    GangBroken = "gang-broken", "its gang lost a task and could not be made whole in time";
+    /// Its owner asked for it.
+    RestartRequested = "restart-requested", "a restart was requested";
 }

@@ -304,6 +304,10 @@ pub struct JobSpec {
     /// All tasks are placed together or none is. Left out: false.
     #[serde(default)]
     pub gang: bool,
+    /// Of a gang that lost a task: milliseconds until it is whole again or gives back all that it
+    /// holds. Left out: 60,000.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 1, "maximum" = MAX_SPAN.0)))]
+    pub repair: Option<Span>,
     /// Most tasks that may be down at once through what the system chooses to do; what a higher
     /// priority band takes is no choice. `None`: no bound.
     pub max_down: Option<u32>,
@@ -377,6 +381,7 @@ impl JobSpec {
             alloc_set: None,
             after: Vec::new(),
             gang: false,
+            repair: None,
             max_down: None,
             max_update_disruptions: None,
             preemption_notice_max: None,

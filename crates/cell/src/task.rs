@@ -58,13 +58,17 @@ pub enum StopCause {
     Rebalanced,
     /// The machine is short of a resource that it uses: back to pending.
     ResourcePressure,
+    /// Its gang lost a task and could not be made whole: back to pending.
+    GangBroken,
+    /// Its owner wants it restarted: assigned again on the same machine.
+    Restart,
 }
 
 impl StopCause {
     /// Whether the task starts again where it was.
     #[must_use]
     pub fn restarts_in_place(self) -> bool {
-        matches!(self, StopCause::RestartInPlace | StopCause::Unhealthy)
+        matches!(self, StopCause::RestartInPlace | StopCause::Unhealthy | StopCause::Restart)
     }
 }
 
@@ -261,6 +265,9 @@ pub struct Task {
     pub last_end: Option<LastAttemptEnd>,
     /// Of a preempted task: the longest notice it gets, if the jobs that preempt it set a bound.
     pub notice_max: Option<Span>,
+    /// Its owner wants it restarted. Invariant: false unless it runs; so whatever stops it is the
+    /// restart.
+    pub restart_due: bool,
 }
 
 impl Task {

@@ -234,6 +234,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Left { .. } => "left",
         T::HoldReserved { .. } => "hold-reserved",
         T::HoldReleased { .. } => "hold-released",
+        T::RestartDue => "restart-due",
     }
 }
 
@@ -255,6 +256,7 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::Killed => ("killed", None),
         J::NeverRan => ("never-ran", None),
         J::Purged => ("purged", None),
+        J::StartedAgain => ("started-again", None),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::record_body;
 use crate::segments::{Record, RetentionLimits, Segments};
 use allowance::Allowances;
 use cellwright_api::error::code_of;
-use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, Verdict};
+use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, TasksToStart, Verdict};
 use cellwright_cell::credential::TokenKind;
 use cellwright_cell::reason::Rejection;
 use cellwright_cell::time::Time;
@@ -264,7 +264,10 @@ fn is_audited(by: &Actor, command: &Command, verdict: &Verdict) -> bool {
 
 fn verdict_code(verdict: &Verdict) -> &'static str {
     match verdict {
-        Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. }) => "unchanged",
+        Ok(
+            Done::Unchanged
+            | Done::Job { became: ApplyOutcome::Unchanged | ApplyOutcome::Ended, .. },
+        ) => "unchanged",
         Ok(Done::Partly(_)) => "partly",
         Ok(Done::Applied | Done::Version(_) | Done::Revoked(_) | Done::Job { .. }) => "done",
         Err(rejection) => code_of(rejection).as_str(),
@@ -291,6 +294,14 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::StopTask { job, index, .. } => ("stop_task", format!("{job}/{index}")),
         C::StopWithin { job, index: None, .. } => ("stop_job", job.to_string()),
         C::StopWithin { job, index: Some(index), .. } => ("stop_task", format!("{job}/{index}")),
+        C::GiveBack { job } => ("give_back", job.to_string()),
+        C::RestartTasks { job, index: None } => ("restart_job", job.to_string()),
+        C::RestartTasks { job, index: Some(index) } => ("restart_task", format!("{job}/{index}")),
+        C::StepRestart { job, index } => ("step_restart", format!("{job}/{index}")),
+        C::StartTasks { job, which: TasksToStart::Failed } => ("start_failed", job.to_string()),
+        C::StartTasks { job, which: TasksToStart::One(index) } => {
+            ("start_task", format!("{job}/{index}"))
+        }
         C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
         C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
         C::StepUpdate { job, .. } => ("step_update", job.to_string()),

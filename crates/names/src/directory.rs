@@ -7,7 +7,7 @@
 //! same, which is what the tests check.
 
 use crate::task_status::{JobStatus, JobStatuses};
-use cellwright_cell::event::{Event, EventKind};
+use cellwright_cell::event::{Event, EventKind, JobChange};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{JobKey, Name};
@@ -60,7 +60,14 @@ impl Directory {
         for event in events {
             match &event.kind {
                 EventKind::Task { task, .. } => drop(touched.insert(*task)),
-                EventKind::Job { job, .. } => drop(jobs.insert(*job)),
+                EventKind::Job { job, change } => {
+                    jobs.insert(*job);
+                    // While it was over, none of its tasks was here.
+                    if *change == JobChange::StartedAgain {
+                        let row = state.jobs().get(*job);
+                        touched.extend(row.iter().flat_map(|row| row.tasks.iter().copied()));
+                    }
+                }
                 EventKind::Machine { machine, .. } => {
                     touched.extend(self.machines.get(machine).into_iter().flatten());
                     touched.extend(state.machine_load(*machine).iter().flat_map(|l| &l.tasks));

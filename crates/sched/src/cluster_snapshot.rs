@@ -17,6 +17,7 @@ pub(crate) mod change_log;
 mod compare;
 pub(crate) mod constraints;
 pub(crate) mod counts;
+mod gangs;
 pub(crate) mod intern;
 pub(crate) mod machines;
 mod mirror;
@@ -125,6 +126,10 @@ pub struct ClusterSnapshot {
     pub(crate) resource_names: Interner<ResourceName>,
     pub(crate) packages: Interner<PackageRef>,
     pub(crate) change_log: ChangeLog,
+    /// Tasks of each gang that hold a place.
+    pub(crate) gangs: BTreeMap<JobId, BTreeSet<TaskId>>,
+    /// Grows when a task of a gang leaves its place: to preempt the others costs less.
+    pub(crate) gang_departures: u64,
     /// Grows when a job's disruption budget changes: other tasks may become evictable.
     pub(crate) budget_changes: u64,
     pub(crate) undo_log: Option<Vec<rows::Undo>>,

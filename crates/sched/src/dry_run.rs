@@ -133,15 +133,20 @@ impl<'a> DryRun<'a> {
             submitted_at: job.submitted_at,
             spec: job.spec().clone(),
         });
-        let command = |spec: JobSpec| Command::ApplyJob {
+        let command = |spec: JobSpec, again| Command::ApplyJob {
             owner: owner.clone(),
             spec: Box::new(spec),
             expect: None,
+            again,
         };
         // Verdict and quota are computed for the spec as given, its disruption bound included.
         let mut checked = self.scratch.state.clone();
-        let verdict =
-            scratch_cell::apply_one(&mut checked, by, command(spec.clone()), &mut Vec::new());
+        let verdict = scratch_cell::apply_one(
+            &mut checked,
+            by,
+            command(spec.clone(), false),
+            &mut Vec::new(),
+        );
         let quota = self.quota_deltas(&checked, owner);
         let mut result = DryRunResult::without_effect(key.clone(), before, verdict, quota);
         match result.verdict {
@@ -153,7 +158,7 @@ impl<'a> DryRun<'a> {
             _ => return result,
         }
         let at_once = JobSpec { max_down: None, ..spec.clone() };
-        self.scratch.apply(by, vec![command(at_once)]);
+        self.scratch.apply(by, vec![command(at_once, true)]);
         let Some(id) = self.scratch.state.job_named(&key) else { return result };
         result.effects = rollout::roll_out(&mut self.scratch, &key, id, old.as_ref());
         self.place_pending(id, &mut result);

@@ -19,6 +19,7 @@ use crate::queue::Queue;
 use crate::solve::options::Options;
 use crate::solve::{PassOutcome, Solver};
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::job::Job;
 use cellwright_cell::retry;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, TaskState};
@@ -242,16 +243,28 @@ impl Simulation<'_> {
         found
     }
 
-    /// Makes evicted tasks pending again. Tasks inside an alloc stay gone: their room is the
-    /// alloc's.
+    /// Makes evicted tasks pending again, and the gangs that went with them. Tasks inside an alloc
+    /// stay gone: their room is the alloc's.
     fn requeue_evicted(&mut self, outcome: &PassOutcome) {
+        let state = self.state;
         for victim in outcome.plan.groups.iter().flat_map(|group| &group.victims) {
-            let row = self.state.tasks().get(victim.task);
-            let spec = row.and_then(|row| Some((row.index, self.state.jobs().get(row.job)?)));
-            if let Some((index, job)) = spec {
-                self.snapshot.requeue(victim.task, job.spec().limits_of(index));
+            let row = state.tasks().get(victim.task);
+            let Some(job) = row.and_then(|row| state.jobs().get(row.job)) else { continue };
+            let gang = if job.spec().gang { &job.tasks[..] } else { &[] };
+            for task in gang.iter().copied().filter(|task| *task != victim.task) {
+                let row = state.tasks().get(task);
+                if row.is_some_and(|row| row.state.holds_resources()) {
+                    self.requeue_gone(task, job);
+                }
             }
+            self.requeue_gone(victim.task, job);
         }
+    }
+
+    fn requeue_gone(&mut self, task: TaskId, job: &Job) {
+        let row = self.state.tasks().get(task);
+        let Some(row) = row.filter(|_| self.snapshot.placement_of(task).is_none()) else { return };
+        self.snapshot.requeue(task, job.spec().limits_of(row.index));
     }
 
     fn schedule_event(&mut self, at: Time, step: FutureEvent) {

@@ -261,13 +261,37 @@ impl<'a> Pass<'a> {
             snapshot.class(snapshot.tasks[victim.task.slot()].class).request.priority
         };
         victims.sort_by_key(|victim| (Reverse(priority(self.snapshot, victim)), victim.task));
+        let mut gangs: BTreeMap<JobId, bool> = BTreeMap::new();
         for victim in victims {
-            match self.snapshot.reprieve(victim.task, &preemptors) {
-                0 => group.victims.push(victim),
-                reprieved => self.outcome.preempted -= reprieved,
+            let gang = self.snapshot.gang_of(victim.task);
+            if let Some(is_spared) = gang.and_then(|gang| gangs.get(&gang)) {
+                group.victims.extend((!is_spared).then_some(victim));
+                continue;
+            }
+            let reprieved = match gang {
+                Some(gang) => self.snapshot.reprieve_gang(gang, &preemptors),
+                None => self.snapshot.reprieve(victim.task, &preemptors),
+            };
+            gangs.extend(gang.map(|gang| (gang, reprieved > 0)));
+            self.outcome.preempted -= reprieved;
+            if reprieved == 0 {
+                group.victims.push(victim);
             }
         }
         group.victims.sort_by_key(|victim| victim.task);
+    }
+
+    /// Whoever is left of a victim's gang leaves with it, though the plan does not name them.
+    fn evict_rest_of_gang(&mut self, victim: TaskId) {
+        let rest: Vec<TaskId> = self.snapshot.rest_of_gang(victim).collect();
+        for task in rest {
+            for member in self.snapshot.members(task).to_vec() {
+                self.snapshot.evict(member);
+                self.outcome.preempted += 1;
+            }
+            self.snapshot.evict(task);
+            self.outcome.preempted += 1;
+        }
     }
 
     fn find(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
@@ -355,6 +379,9 @@ impl<'a> Pass<'a> {
             group.victims.push(Victim { task: *victim, attempt });
             self.snapshot.evict(*victim);
             self.outcome.preempted += 1;
+        }
+        for victim in self.snapshot.one_of_each_gang(&choice.victims) {
+            self.evict_rest_of_gang(victim);
         }
         let row = self.snapshot.class(class);
         let m = choice.machine.slot();

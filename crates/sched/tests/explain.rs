@@ -378,7 +378,15 @@ fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), T
     let Some(victims) = &found.victims else { return Ok(()) };
     let class = world.snapshot.class(world.snapshot.class_of(id).unwrap());
     let alloc = victims.alloc.as_ref().map(|alloc| alloc.id);
-    let outer = |task: TaskId| world.snapshot.placement_of(task).unwrap().alloc() == alloc;
+    // The rest of a gang may be elsewhere.
+    let outer = |task: TaskId| {
+        let placement = world.snapshot.placement_of(task).unwrap();
+        placement.machine() == Some(victims.machine.id) && placement.alloc() == alloc
+    };
+    let gang_of = |task: TaskId| {
+        let (job, _) = world.snapshot.identity_of(task)?;
+        world.snapshot.job_spec(job).filter(|spec| spec.gang).map(|_| job)
+    };
     let all: Vec<TaskId> = victims.tasks.iter().map(|v| v.task.id).filter(|t| outer(*t)).collect();
     let fits = |without: &[TaskId]| {
         let target = PlacementTarget { machine: victims.machine.id, alloc, without };
@@ -386,7 +394,9 @@ fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), T
     };
     prop_assert!(fits(&all), "not enough: {:?}", victims);
     for victim in &all {
-        let fewer: Vec<TaskId> = all.iter().copied().filter(|t| t != victim).collect();
+        let gang = gang_of(*victim);
+        let stays = |t: &TaskId| t == victim || (gang.is_some() && gang_of(*t) == gang);
+        let fewer: Vec<TaskId> = all.iter().copied().filter(|t| !stays(t)).collect();
         prop_assert!(!fits(&fewer), "{:?} is not needed: {:?}", victim, victims);
     }
     for victim in &victims.tasks {

@@ -74,7 +74,7 @@ proptest! {
         prop_assert!(world.snapshot.compare_with(&before).is_ok());
         let (owner, expect) = (ada(), None);
         let boxed = Box::new(spec.clone());
-        let verdict = world.apply(Command::ApplyJob { owner, spec: boxed, expect });
+        let verdict = world.apply(Command::ApplyJob { owner, spec: boxed, expect, again: false });
         prop_assert_eq!(&result.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());

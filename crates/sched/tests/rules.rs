@@ -200,6 +200,64 @@ fn a_gang_is_placed_whole_or_not_at_all() {
     });
 }
 
+/// A gang of these tasks, each on the machine of its position.
+fn gang_on(cluster: &mut ManualCluster, spec: JobSpec, machines: &[u32]) -> Vec<TaskId> {
+    cluster.running_on(1, JobSpec { gang: true, count: machines.len() as u32, ..spec }, machines)
+}
+
+#[test]
+fn of_equal_victims_those_whose_gangs_lose_least_give_way() {
+    always(|options| {
+        let mut cluster = ManualCluster::machines(3, 100);
+        gang_on(&mut cluster, job(2, 100, 100), &[0, 1]);
+        let single = cluster.running(1, job(1, 100, 100), 2);
+        cluster.submit(2, job(1, 200, 50));
+        let outcome = cluster.pass(options);
+        assert_eq!((victims(&outcome), outcome.preempted), (single, 1));
+    });
+}
+
+#[test]
+fn a_gang_leaves_as_a_whole_and_its_room_is_free_in_the_same_pass() {
+    always(|options| {
+        let mut cluster = ManualCluster::machines(2, 100);
+        let gang = gang_on(&mut cluster, job(2, 100, 100), &[0, 1]);
+        let top = cluster.submit(2, job(2, 200, 100));
+        let outcome = cluster.pass(options);
+        assert_eq!((placed(&outcome), outcome.preempted), (top, 2));
+        // The second finds its machine free.
+        assert_eq!(victims(&outcome).len(), 1);
+        assert!(gang.iter().all(|task| cluster.on(*task).is_none()));
+    });
+}
+
+#[test]
+fn a_gang_on_one_machine_is_one_victim() {
+    always(|options| {
+        let mut cluster = ManualCluster::machines(1, 100);
+        let gang = gang_on(&mut cluster, job(2, 100, 30), &[0, 0]);
+        let other = cluster.running(1, job(1, 100, 20), 0);
+        cluster.submit(2, job(1, 200, 50));
+        let outcome = cluster.pass(options);
+        // Twenty are free, and the gang is all of sixty: who stands beside it may stay.
+        assert_eq!(victims(&outcome), gang);
+        assert_eq!(cluster.on(other[0]), Some(0));
+    });
+}
+
+#[test]
+fn a_budget_of_a_gang_is_asked_for_all_of_it() {
+    always(|options| {
+        for (max_down, want) in [(1, 0), (2, 2)] {
+            let mut cluster = ManualCluster::machines(2, 100);
+            let spec = JobSpec { max_down: Some(max_down), ..job(2, 100, 100) };
+            gang_on(&mut cluster, spec, &[0, 1]);
+            cluster.submit(2, job(1, 150, 50));
+            assert_eq!(cluster.pass(options).preempted, want);
+        }
+    });
+}
+
 #[test]
 fn tasks_of_a_job_keep_apart_as_asked() {
     always(|options| {

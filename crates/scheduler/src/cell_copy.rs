@@ -166,6 +166,7 @@ fn may_unblock(state: &State, event: &Event) -> bool {
             TaskChange::Scheduled { .. }
             | TaskChange::HoldReserved { .. }
             | TaskChange::UpdateSkipped
+            | TaskChange::RestartDue
             | TaskChange::LogSaverFailed { .. }
             // The consequences have events of their own.
             | TaskChange::Left { .. } => false,

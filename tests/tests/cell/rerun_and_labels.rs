@@ -138,7 +138,9 @@ fn a_task_that_was_stopped_alone_is_told_when_its_job_is_run_again() {
         printed.starts_with("task dev/hello/2 was stopped alone and stays stopped; "),
         "{printed}"
     );
-    assert!(printed.contains("cell stop dev/hello, then the same command"), "{printed}");
+    assert!(printed.contains("to start it again: cell start dev/hello/2"), "{printed}");
+    stdout_of(&[&at[..], &["start", "hello/2"]].concat());
+    wait_for(&address, "hello", |tasks| tasks[2].state == TaskState::Running);
     let audit = cell(&[&at[..], &["audit"]].concat());
     let printed = text(&audit.stderr);
     assert!(

@@ -170,3 +170,56 @@ fn a_notice_of_a_year_is_cut_told_to_who_waits_and_ended_by_its_owner() {
     world.wait("sticky", |tasks| tasks[0].state == TaskState::Pending);
     world.running.stop();
 }
+
+fn pending(tasks: &[TaskView]) -> usize {
+    tasks.iter().filter(|task| task.state == TaskState::Pending).count()
+}
+
+/// A gang of two, each of which needs a machine of its own.
+fn gang() -> Value {
+    let mut gang = job("train", 100, 2, 3);
+    gang["gang"] = value!(true);
+    gang
+}
+
+#[test]
+fn production_takes_the_places_of_a_whole_gang_and_gives_them_back_together() {
+    let world = World::of_virtual_machines(2);
+    world.run(&gang());
+    world.wait_running("train", 2);
+    world.run(&job("vital", 200, 1, 3));
+    world.wait_running("vital", 1);
+    world.wait("train", |tasks| pending(tasks) == 2);
+    for task in ["train/0", "train/1"] {
+        let why = world.explain(task);
+        assert!(why.contains("all 2 of the gang must find a place together"), "{why}");
+        assert!(why.contains("preempted by dev/vital/0"), "{why}");
+    }
+    world.say(&["stop", "vital"]);
+    world.wait_running("train", 2);
+    world.running.stop();
+}
+
+#[test]
+fn a_gang_that_lost_a_machine_gives_back_the_other_and_comes_back_whole() {
+    let world = World::of_virtual_machines(2);
+    let mut gang = gang();
+    gang["repair"] = value!("5s");
+    world.run(&gang);
+    world.wait_running("train", 2);
+    world.say(&["drain", "dev-0"]);
+    let holds = "Its gang holds 1 place and lacks 1 task: it gives back what it holds in";
+    poll_until("nobody says that the gang is broken", || {
+        let told = world.explain("train/0") + &world.explain("train/1");
+        told.contains(holds).then_some(())
+    });
+    world.wait("train", |tasks| pending(tasks) == 2);
+    let told = world.explain("train/0") + &world.explain("train/1");
+    assert!(told.contains("its gang lost a task and could not be made whole in time"), "{told}");
+    // What it gave back is there for others, and it comes back as a whole.
+    world.run(&job("other", 99, 1, 3));
+    world.wait_running("other", 1);
+    world.say(&["machine", "undrain", "dev-0"]);
+    world.wait_running("train", 2);
+    world.running.stop();
+}

@@ -105,6 +105,17 @@ impl Client {
         self.change(Method::POST, "/v1/apply", Some(&body), change).await
     }
 
+    /// As [`Client::apply_job`], and a batch job that has ended with this very spec runs again.
+    pub async fn apply_job_again(
+        &self,
+        owner: Option<&Name>,
+        spec: &JobSpec,
+        change: &ChangeOptions,
+    ) -> Result<Reply<Applied>, ClientError> {
+        let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
+        self.change(Method::POST, "/v1/apply?again=true", Some(&body), change).await
+    }
+
     /// What [`Client::apply_job`] would do; nothing is changed.
     pub async fn dry_run_job(
         &self,
@@ -163,6 +174,34 @@ impl Client {
         let task = index.map_or_else(String::new, |index| format!("/tasks/{index}"));
         let path = format!("{}{task}?notice={}", job_path(job), notice.0);
         self.change(Method::DELETE, &path, NO_BODY, change).await
+    }
+
+    /// Restarts the tasks that run, or the one of this index, as budgets allow.
+    pub async fn restart_job(
+        &self,
+        job: &JobKey,
+        index: Option<u32>,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
+        let task = index.map_or_else(String::new, |index| format!("/tasks/{index}"));
+        self.change(Method::POST, &format!("{}{task}/restart", job_path(job)), NO_BODY, change)
+            .await
+    }
+
+    /// Runs a task again that was stopped or has ended.
+    pub async fn start_task(
+        &self,
+        job: &JobKey,
+        index: u32,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
+        let path = format!("{}/tasks/{index}/start", job_path(job));
+        self.change(Method::POST, &path, NO_BODY, change).await
+    }
+
+    /// Runs the tasks again that failed for good.
+    pub async fn start_failed_tasks(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
+        self.change(Method::POST, &format!("{}/start", job_path(job)), NO_BODY, change).await
     }
 
     pub async fn undo_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
@@ -462,6 +501,12 @@ impl Client {
 
     pub async fn crons(&self, page: &PageRequest) -> Result<Reply<Page<CronView>>, ClientError> {
         self.get(&format!("/v1/crons{}", encode_query(&page.pairs()))).await
+    }
+
+    /// Submits a run of a periodic job now; the last run of the cron is that one then.
+    pub async fn run_cron(&self, cron: &JobKey, change: &ChangeOptions) -> ChangeResult {
+        let path = format!("/v1/crons/{}/{}/run", cron.user, cron.job);
+        self.change(Method::POST, &path, NO_BODY, change).await
     }
 
     pub async fn cron(&self, cron: &JobKey) -> Result<Reply<One<CronView>>, ClientError> {

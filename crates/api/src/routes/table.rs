@@ -103,6 +103,11 @@ const AGAINST: Parameter = Parameter {
     about: "The version to compare it with. Left out: the one before it.",
     value_type: ParameterType::Integer { min: 1, max: u32::MAX as u64 },
 };
+const AGAIN: Parameter = Parameter {
+    name: "again",
+    about: "True: run a batch job again that has ended with this very spec. Otherwise it stays so.",
+    value_type: ParameterType::Boolean,
+};
 const FIND_NAME: Parameter = Parameter {
     name: "name",
     about: "A name, or how it begins: web, ann/web, ann/web/3, m1; or last: the caller's job that \
@@ -306,6 +311,8 @@ const BLOB: &str = "/v1/blobs/{digest}";
 
 const OWNER_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
 const STOP_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState];
+const START_ERRORS: &[C] =
+    &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState, C::QuotaExceeded];
 const ADMISSION_ERRORS: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
 const AGENT_ERRORS: &[C] =

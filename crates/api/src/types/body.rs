@@ -1,7 +1,7 @@
 //! Request bodies other than specs, and their answers. Unknown fields are rejected.
 
 use crate::error::ApiError;
-use cellwright_cell::command::{ApplyOutcome, Command, Done};
+use cellwright_cell::command::{ApplyOutcome, Command, Done, TasksToStart};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::cron::{self, CronSpec};
 use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange};
@@ -175,7 +175,7 @@ impl Changed {
             Done::Version(version) => changed.version = Some(*version),
             Done::Revoked(tokens) => changed.tokens_revoked = Some(*tokens),
             Done::Job { became, version, closed } => {
-                changed.changed = *became != ApplyOutcome::Unchanged;
+                changed.changed = !matches!(became, ApplyOutcome::Unchanged | ApplyOutcome::Ended);
                 changed.version = Some(*version);
                 changed.became = Some(*became);
                 changed.closed_update = *closed;
@@ -215,6 +215,20 @@ pub enum BatchItem {
         owner: Option<Name>,
         spec: JobSpec,
         expect: Option<u32>,
+        /// Run it again if it is a batch job that has ended with this very spec. Left out: false.
+        #[serde(default)]
+        again: bool,
+    },
+    /// Tasks that run stop and start again where they are, as budgets allow; with an index, that
+    /// one.
+    RestartTasks {
+        job: JobKey,
+        index: Option<u32>,
+    },
+    /// Tasks that have ended run again: the one of an index, or all that failed for good.
+    StartTasks {
+        job: JobKey,
+        which: TasksToStart,
     },
     UpdateJob {
         owner: Name,
@@ -311,9 +325,14 @@ impl BatchItem {
             BatchItem::SubmitJob(SubmitJob { owner, spec }) => {
                 Command::SubmitJob { owner: owner_or(owner, caller)?, spec: Box::new(spec) }
             }
-            BatchItem::ApplyJob { owner, spec, expect } => {
-                Command::ApplyJob { owner: owner_or(owner, caller)?, spec: Box::new(spec), expect }
-            }
+            BatchItem::ApplyJob { owner, spec, expect, again } => Command::ApplyJob {
+                owner: owner_or(owner, caller)?,
+                spec: Box::new(spec),
+                expect,
+                again,
+            },
+            BatchItem::RestartTasks { job, index } => Command::RestartTasks { job, index },
+            BatchItem::StartTasks { job, which } => Command::StartTasks { job, which },
             BatchItem::UpdateJob { owner, spec, expect } => {
                 Command::UpdateJob { owner, spec: Box::new(spec), expect }
             }

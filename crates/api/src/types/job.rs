@@ -57,6 +57,9 @@ pub struct JobView {
     #[serde(default)]
     pub rolled_back: Option<RolledBackView>,
     pub tasks: TaskCounts,
+    /// Running tasks that are still to be restarted.
+    #[serde(default)]
+    pub restarting: u32,
     /// The jobs it starts after, those that have not ended.
     pub waits_for: Vec<JobKey>,
     /// Milliseconds since the Unix epoch.

@@ -13,10 +13,10 @@ use super::Context;
 use crate::admit;
 use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::id::JobId;
-use crate::job::{Job, JobState};
+use crate::job::{Job, JobOutcome, JobState};
 use crate::name::{JobKey, Name};
 use crate::reason::{Object, Rejection};
-use crate::spec::JobSpec;
+use crate::spec::{JobKind, JobSpec};
 use crate::task::{StopCause, TaskState};
 
 impl Context<'_> {
@@ -25,8 +25,9 @@ impl Context<'_> {
         owner: &Name,
         spec: &JobSpec,
         expect: Option<u32>,
+        again: bool,
     ) -> Verdict {
-        let verdict = self.try_apply(owner, spec, expect);
+        let verdict = self.try_apply(owner, spec, expect, again);
         // Clients that wait for a job to end repeat the request; such rejections need no event.
         if !matches!(verdict, Err(Rejection::JobStopping(_))) {
             self.emit_rejection(owner, &spec.name, &verdict);
@@ -34,12 +35,24 @@ impl Context<'_> {
         verdict
     }
 
-    fn try_apply(&mut self, owner: &Name, spec: &JobSpec, expect: Option<u32>) -> Verdict {
+    fn try_apply(
+        &mut self,
+        owner: &Name,
+        spec: &JobSpec,
+        expect: Option<u32>,
+        again: bool,
+    ) -> Verdict {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         self.user_by_name(owner)?;
         admit::check_job(spec)?;
         let named = self.state.job_named(&key);
         let row = named.and_then(|id| Some((id, self.state.jobs.get(id)?)));
+        if let Some((_, job)) = row.filter(|(_, job)| !again && has_ended_by_itself(job))
+            && self.is_same_spec(job.user, job.spec(), spec)
+        {
+            let version = job.version;
+            return Ok(Done::Job { became: ApplyOutcome::Ended, version, closed: None });
+        }
         let Some((id, job)) = row.filter(|(_, job)| !job.is_dead()) else {
             Self::check_expected(|| Object::Job(key.clone()), 0, expect)?;
             return Ok(job_outcome(self.try_submit(owner, spec)?, ApplyOutcome::Created, None));
@@ -111,6 +124,15 @@ impl Context<'_> {
     }
 }
 
+/// Whether it is a batch job that ran to its end, well or not: a file that is sent once more is no
+/// wish to do its work once more. One that its owner stopped is.
+fn has_ended_by_itself(job: &Job) -> bool {
+    let ended = JobState::Dead(JobOutcome::Succeeded) == job.state
+        || JobState::Dead(JobOutcome::Failed) == job.state;
+    let spec = job.spec();
+    ended && spec.kind == JobKind::Tasks && !spec.restart.restart_on_success
+}
+
 /// Converts the result of a submission, an update or a resize that made a version.
 pub(super) fn job_outcome(done: Done, became: ApplyOutcome, closed: Option<u32>) -> Done {
     match done {
@@ -134,7 +156,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn apply(spec: &JobSpec, expect: Option<u32>) -> Command {
-        Command::ApplyJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect }
+        Command::ApplyJob {
+            owner: name("ubar"),
+            spec: Box::new(spec.clone()),
+            expect,
+            again: false,
+        }
     }
 
     fn done(became: ApplyOutcome, version: u32) -> Done {

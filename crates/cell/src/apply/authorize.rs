@@ -143,11 +143,15 @@ impl<'c> Rights<'c> {
             | C::StopJob { job: key, .. }
             | C::StopTask { job: key, .. }
             | C::StopWithin { job: key, .. }
+            | C::RestartTasks { job: key, .. }
+            | C::StartTasks { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
             C::CloseUpdate { job: key, .. } => {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }
             }
             C::StepUpdate { .. } => Rights::controller(ControllerName::Update),
+            C::GiveBack { .. } => Rights::controller(ControllerName::Gang),
+            C::StepRestart { .. } => Rights::controller(ControllerName::Restart),
             C::PurgeJobs { .. } => Rights::controller(ControllerName::Purge),
             C::Evict { cause, .. } => Rights::controller(ControllerName::of_cause(*cause)),
             C::Expire => Rights::controller(ControllerName::Expire),
@@ -162,17 +166,24 @@ impl<'c> Rights<'c> {
             C::AddBlob { .. } => Rights::users(UserRight::Known),
             C::RemoveBlob { digest } => Rights::users(UserRight::Package(digest)),
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => Rights::REPLICA,
-            C::RevokePart { part: PartKind::Agent, .. } => Rights::users(Holder(ManageMachines)),
-            C::RevokePart { part: PartKind::Scheduler, .. } => Rights::users(Holder(ManageUsers)),
-            // A master reports a removed replica.
-            C::RevokePart { part: PartKind::Replica, .. } => {
-                Rights { replica: true, ..Rights::users(Holder(ManageUsers)) }
-            }
+            C::RevokePart { part, .. } => Rights::of_revocation(*part),
         }
     }
 }
 
 impl Rights<'_> {
+    fn of_revocation(part: PartKind) -> Rights<'static> {
+        use Capability::{ManageMachines, ManageUsers};
+        match part {
+            PartKind::Agent => Rights::users(UserRight::Holder(ManageMachines)),
+            PartKind::Scheduler => Rights::users(UserRight::Holder(ManageUsers)),
+            // A master reports a removed replica.
+            PartKind::Replica => {
+                Rights { replica: true, ..Rights::users(UserRight::Holder(ManageUsers)) }
+            }
+        }
+    }
+
     /// All who may.
     fn senders(&self, state: &State) -> Vec<Sender> {
         let controller = self.controller.map(Sender::Controller);

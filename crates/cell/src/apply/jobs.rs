@@ -29,7 +29,7 @@ impl Context<'_> {
         verdict
     }
 
-    pub(super) fn try_submit(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
+    pub(crate) fn try_submit(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
         let user = self.user_by_name(owner)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         admit::check_job(spec)?;
@@ -106,7 +106,11 @@ impl Context<'_> {
     }
 
     /// Tasks in an alloc set use resources that the set's owner pays for.
-    fn check_alloc_set_open(&self, user: UserId, spec: &JobSpec) -> Result<(), Rejection> {
+    pub(super) fn check_alloc_set_open(
+        &self,
+        user: UserId,
+        spec: &JobSpec,
+    ) -> Result<(), Rejection> {
         let Some(key) = &spec.alloc_set else { return Ok(()) };
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         let Some(set) = set else { return Err(Rejection::NoSuchJob(key.clone())) };

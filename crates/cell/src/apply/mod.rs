@@ -14,6 +14,7 @@ mod evict;
 mod expire;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod gang;
 mod hasten;
 mod holds;
 mod jobs;
@@ -27,6 +28,7 @@ mod resource_pressure;
 mod retained_disk;
 mod revocation;
 mod settle;
+mod start;
 mod stop_and_purge;
 mod task_lifecycle;
 mod tokens;
@@ -130,7 +132,11 @@ impl Context<'_> {
             C::MachineDown { machine } => self.machine_down(*machine),
             C::StartDrain { name, expect } => self.set_drain(name, true, *expect),
             C::StopDrain { name, expect } => self.set_drain(name, false, *expect),
-            C::SetMachinePackages { machine, packages } => self.set_packages(*machine, packages),
+            C::SetMachinePackages { .. }
+            | C::TaskReports { .. }
+            | C::ReleaseRetained { .. }
+            | C::LogSaverFailed { .. }
+            | C::SetResourcePressure { .. } => self.dispatch_of_agent(command),
             C::AddUser { name } => self.add_user(name),
             C::RemoveUser { name, expect } => self.remove_user(name, *expect),
             C::SetCapabilities { user, capabilities, expect } => {
@@ -150,12 +156,6 @@ impl Context<'_> {
             C::PurgeJobs { ended_before } => self.purge_jobs(*ended_before),
             C::CommitPlan(plan) => self.commit_plan(plan),
             C::Evict { task, attempt, cause } => self.evict(*task, *attempt, *cause),
-            C::TaskReports { machine, incarnation, reports } => {
-                self.task_reports(*machine, *incarnation, reports)
-            }
-            C::ReleaseRetained { machine, task, attempt } => {
-                self.release_retained(*machine, *task, *attempt)
-            }
             C::Expire => self.expire(),
             C::SetReservations(changes) => self.set_reservations(changes),
             C::RaiseLevel { level } => self.raise_level(*level),
@@ -171,20 +171,42 @@ impl Context<'_> {
             C::RemoveBlob { digest } => self.remove_blob(digest),
             C::RegisterMachine(spec) => self.register_machine(spec),
             C::RevokePart { part, name } => self.revoke_part(*part, name),
+            C::SetBounds(bounds) => self.set_bounds(bounds),
+            C::ReserveHold(target) => self.reserve_hold(target),
+            C::ReleaseHold { task, attempt, machine: m } => self.release_hold(*task, *attempt, *m),
+            C::ApplyJob { owner, spec, expect, again } => {
+                self.apply_job(owner, spec, *expect, *again)
+            }
+            C::StopWithin { job, index, notice, expect } => {
+                self.stop_within(job, *index, *notice, *expect)
+            }
+            C::GiveBack { job } => self.give_back(job),
+            C::RestartTasks { job, index } => self.restart_tasks(job, *index),
+            C::StepRestart { job, index } => self.step_restart(job, *index),
+            C::StartTasks { job, which } => self.start_tasks(job, *which),
+            C::DrainWithin { name, within, expect } => self.drain_within(name, *within, *expect),
+        }
+    }
+
+    /// What agents say of their machines.
+    fn dispatch_of_agent(&mut self, command: &Command) -> Verdict {
+        use Command as C;
+        match command {
+            C::SetMachinePackages { machine, packages } => self.set_packages(*machine, packages),
+            C::TaskReports { machine, incarnation, reports } => {
+                self.task_reports(*machine, *incarnation, reports)
+            }
+            C::ReleaseRetained { machine, task, attempt } => {
+                self.release_retained(*machine, *task, *attempt)
+            }
             C::LogSaverFailed { machine, task, attempt, run, exit } => {
                 self.saver_failed(*machine, (*task, *attempt, *run), *exit)
             }
             C::SetResourcePressure { machine, incarnation, resource_pressure } => {
                 self.set_resource_pressure(*machine, *incarnation, resource_pressure)
             }
-            C::SetBounds(bounds) => self.set_bounds(bounds),
-            C::ReserveHold(target) => self.reserve_hold(target),
-            C::ReleaseHold { task, attempt, machine: m } => self.release_hold(*task, *attempt, *m),
-            C::ApplyJob { owner, spec, expect } => self.apply_job(owner, spec, *expect),
-            C::StopWithin { job, index, notice, expect } => {
-                self.stop_within(job, *index, *notice, *expect)
-            }
-            C::DrainWithin { name, within, expect } => self.drain_within(name, *within, *expect),
+            // Agents say nothing else that is dispatched to here.
+            _ => Ok(Done::Unchanged),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::load::MachineLoad;
 use crate::machine::{Machine, RetainedDisk};
-use crate::named::UNBOUNDED;
+use crate::named::{ResourceName, UNBOUNDED};
 use crate::plan::{Assignment, Group, Plan, Victim};
 use crate::priority::Priority;
 use crate::reason::{Allowed, Conflict, Given, InfeasibleReason, Reason, Rejection, TaskAction};
@@ -72,24 +72,49 @@ impl Context<'_> {
             arrivals.entry(assignment.machine).or_default().push(assignment);
         }
         let mut victims = Vec::with_capacity(group.victims.len());
+        let mut preemptors = Vec::with_capacity(group.victims.len());
         for victim in &group.victims {
-            victims.push((victim.task, self.preempt(victim, &arrivals, journal)?));
+            let (gone, by) = self.preempt(victim, &arrivals, journal)?;
+            preemptors.push((gone.row.job, by));
+            victims.push(gone);
         }
+        victims.extend(self.preempt_rest_of_gangs(&preemptors, journal)?);
         for assignment in &group.assignments {
             self.check_assignment(assignment)?;
             journal.save_task(self.state, assignment.task);
             self.place(assignment);
         }
-        for (id, gone) in &victims {
-            let blocks = |(role, hold): (HoldRole, &Hold)| {
-                let arrived = arrivals.get(&hold.machine).map_or(&[][..], |list| list);
-                self.blocks_group(*id, gone, (role, hold), arrived)
-            };
-            if !gone.row.holds.iter().any(blocks) {
-                return Err(Rejection::NeedlessVictim(*id));
+        for gone in &victims[..group.victims.len()] {
+            if !self.is_needed(gone, &victims, &arrivals) {
+                return Err(Rejection::NeedlessVictim(gone.id));
             }
         }
         Ok(())
+    }
+
+    /// Whether the group would not have fitted if the victim had stayed. A gang goes as a whole, so
+    /// it is looked at as a whole.
+    fn is_needed(
+        &self,
+        gone: &PreemptedTask,
+        victims: &[PreemptedTask],
+        arrivals: &BTreeMap<MachineId, Vec<&Assignment>>,
+    ) -> bool {
+        let job = gone.row.job;
+        let is_gang = self.state.jobs.get(job).is_some_and(|row| row.spec().gang);
+        let with_it =
+            |other: &&PreemptedTask| other.id == gone.id || (is_gang && other.row.job == job);
+        let mut stays: BTreeMap<(MachineId, Option<TaskId>), Vec<Stay<'_>>> = BTreeMap::new();
+        for other in victims.iter().filter(with_it) {
+            for (role, hold) in other.row.holds.iter() {
+                let stay = Stay { role, hold, gone: other };
+                stays.entry((hold.machine, hold.alloc)).or_default().push(stay);
+            }
+        }
+        stays.iter().any(|(place, stays)| {
+            let arrived = arrivals.get(&place.0).map_or(&[][..], |list| list);
+            self.blocks_group(*place, stays, arrived)
+        })
     }
 
     fn roll_back(&mut self, journal: UndoLog) {
@@ -240,13 +265,13 @@ impl Context<'_> {
     }
 
     /// Stops a victim, if the tasks that take its room may preempt it; returns its former place and
-    /// row.
+    /// row, and who preempts it.
     fn preempt(
         &mut self,
         victim: &Victim,
         arrivals: &BTreeMap<MachineId, Vec<&Assignment>>,
         journal: &mut UndoLog,
-    ) -> Result<PreemptedTask, Rejection> {
+    ) -> Result<(PreemptedTask, (Priority, TaskId)), Rejection> {
         let id = victim.task;
         let row = self.task_at_attempt(id, victim.attempt)?;
         let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine())
@@ -258,13 +283,8 @@ impl Context<'_> {
             return Err(no_such_task(id));
         };
         let arriving = arrivals.get(&machine).map_or(&[][..], |list| list);
-        let ports = self.ports_with_inner(id, &row);
-        let inner = self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks).iter();
-        let inner = inner.filter_map(|inner| self.state.tasks.get(*inner));
-        let inner = inner.filter(|inner| inner.state.holds_resources()).count() as u64;
-        let inner = inner + self.state.alloc_load(id).map_or(0, |load| load.held_for.len() as u64);
         let exceeds_task_limit = self.exceeds_machine_tasks(machine, arriving.len() as u64);
-        let gone = PreemptedTask { ports, inner, exceeds_task_limit, row };
+        let gone = PreemptedTask { exceeds_task_limit, ..self.preempted_task(id, row) };
         let by = self.weakest_preemptor(&gone, arriving).ok_or(Rejection::NeedlessVictim(id))?;
         if !by.0.may_preempt(priority) {
             return Err(Rejection::MayNotPreempt { by: by.0, victim: priority });
@@ -276,7 +296,17 @@ impl Context<'_> {
         if most.is_some() {
             self.limit_notice(id, most);
         }
-        Ok(gone)
+        Ok((gone, by))
+    }
+
+    /// The task as it is before it is preempted.
+    pub(super) fn preempted_task(&self, id: TaskId, row: Task) -> PreemptedTask {
+        let ports = self.ports_with_inner(id, &row);
+        let inner = self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks).iter();
+        let inner = inner.filter_map(|inner| self.state.tasks.get(*inner));
+        let inner = inner.filter(|inner| inner.state.holds_resources()).count() as u64;
+        let inner = inner + self.state.alloc_load(id).map_or(0, |load| load.held_for.len() as u64);
+        PreemptedTask { id, row, ports, inner, exceeds_task_limit: false }
     }
 
     /// Whether this many more tasks would be more than the machine may hold.
@@ -337,52 +367,51 @@ impl Context<'_> {
         arriving.iter().filter(takes).filter_map(priority).min_by_key(|(priority, _)| *priority)
     }
 
-    /// Whether the group would not have fitted on the machine of this hold if the victim had
-    /// stayed. Only what the arrivals ask for counts: an earlier excess is no reason to preempt.
+    /// Whether the group would not have fitted in this place if these had stayed there. Only what
+    /// the arrivals ask for counts: an earlier excess is no reason to preempt.
     fn blocks_group(
         &self,
-        id: TaskId,
-        gone: &PreemptedTask,
-        (role, hold): (HoldRole, &Hold),
+        (machine, alloc): (MachineId, Option<TaskId>),
+        stays: &[Stay<'_>],
         arrived: &[&Assignment],
     ) -> bool {
-        let (machine, victim) = (hold.machine, &gone.row);
-        let (ports, inner) = match role {
-            HoldRole::Primary => (&gone.ports[..], gone.inner),
-            HoldRole::Reserved => (hold.ports(), 0),
-        };
         let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
-        let (Some((row, load)), Some(spec)) = (rows, self.state.spec_of(victim)) else {
-            return false;
-        };
+        let Some((row, load)) = rows else { return false };
+        let takes_port =
+            |stay: &Stay<'_>| arrived.iter().any(|a| shares_any_port(stay.ports(), &a.ports));
+        let tasks: u64 = stays.iter().map(Stay::tasks).sum();
         let arrives = !arrived.is_empty();
-        if arrived.iter().any(|a| shares_any_port(ports, &a.ports))
-            || (arrives && self.exceeds_machine_tasks(machine, 1 + inner))
-        {
+        if stays.iter().any(takes_port) || (arrives && self.exceeds_machine_tasks(machine, tasks)) {
             return true;
         }
-        let beside = arrived.iter().filter(|a| a.alloc == hold.alloc);
+        let beside = arrived.iter().filter(|a| a.alloc == alloc);
         let asks: Vec<Candidate<'_>> =
             beside.filter_map(|a| Candidate::of(self.state, a.task)).collect();
-        let (capacity, prod_limits, reserved) = fit::held_sums(self.state, row, load, hold.alloc);
+        let (capacity, mut prod_limits, mut stayed) = fit::held_sums(self.state, row, load, alloc);
+        let mut is_prod = false;
+        for Stay { gone, .. } in stays {
+            let Some(spec) = self.state.spec_of(&gone.row) else { continue };
+            let retained = retained_disk_of(row, gone.id, &gone.row);
+            stayed = stayed.minus(retained).plus(gone.row.reservation);
+            if spec.priority.is_prod() {
+                prod_limits = prod_limits.plus(spec.limits_of(gone.row.index));
+                is_prod = true;
+            }
+        }
         let requested = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
-        let stayed = reserved.minus(retained_disk_of(row, id, victim)).plus(victim.reservation);
         let mut lacks = exceeds_where_requested(requested, stayed, capacity);
-        if spec.priority.is_prod() {
+        if is_prod {
             let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
             let requested = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
-            let limits = spec.limits_of(victim.index);
-            lacks |= exceeds_where_requested(requested, prod_limits.plus(limits), capacity);
+            lacks |= exceeds_where_requested(requested, prod_limits, capacity);
         }
-        lacks
-            || (hold.alloc.is_none()
-                && exceeds_devices_or_named(self.state, machine, (hold, spec), &asks))
+        lacks || (alloc.is_none() && exceeds_devices_or_named(self.state, machine, stays, &asks))
     }
 }
 
 /// Undo log: the rows a group overwrote, in order.
 #[derive(Default)]
-struct UndoLog {
+pub(super) struct UndoLog {
     tasks: Vec<(TaskId, Task)>,
     retained: Vec<(MachineId, Vec<RetainedDisk>)>,
     /// Number of events before the group.
@@ -396,7 +425,7 @@ impl UndoLog {
 
     /// A victim takes the tasks inside it along, releases reservations of others there, and may
     /// leave retained disk behind.
-    fn save_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
+    pub(super) fn save_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
         self.save_task(state, id);
         if let Some(load) = state.alloc_load(id) {
             let inner = load.tasks.iter().chain(&load.held_for);
@@ -424,7 +453,8 @@ fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Rejectio
 }
 
 /// A victim as it was before the group.
-struct PreemptedTask {
+pub(super) struct PreemptedTask {
+    id: TaskId,
     row: Task,
     ports: Vec<u16>,
     /// Tasks inside it that leave with it.
@@ -442,6 +472,30 @@ impl PreemptedTask {
 
     fn shares_port(&self, assignment: &Assignment) -> bool {
         shares_any_port(&self.ports, &assignment.ports)
+    }
+}
+
+/// A hold of a victim, as if it had stayed.
+struct Stay<'a> {
+    role: HoldRole,
+    hold: &'a Hold,
+    gone: &'a PreemptedTask,
+}
+
+impl Stay<'_> {
+    fn ports(&self) -> &[u16] {
+        match self.role {
+            HoldRole::Primary => &self.gone.ports,
+            HoldRole::Reserved => self.hold.ports(),
+        }
+    }
+
+    /// Tasks there, with those inside it.
+    fn tasks(&self) -> u64 {
+        match self.role {
+            HoldRole::Primary => 1 + self.gone.inner,
+            HoldRole::Reserved => 1,
+        }
     }
 }
 
@@ -466,7 +520,7 @@ fn exceeds_where_requested(requested: Resources, sum: Resources, capacity: Resou
 fn exceeds_devices_or_named(
     state: &State,
     machine: MachineId,
-    (victim, spec): (&Hold, &JobSpec),
+    stays: &[Stay<'_>],
     asks: &[Candidate<'_>],
 ) -> bool {
     let Some(load) = state.machine_load(machine) else { return false };
@@ -476,16 +530,23 @@ fn exceeds_devices_or_named(
             mine.map(|grant| u32::from(grant.milli)).sum()
         };
         let free = u32::from(load.device_free(usize::from(at)));
-        held(victim.devices()) > free && asks.iter().any(|c| held(c.task.devices()) > 0)
+        let stayed: u32 = stays.iter().map(|stay| held(stay.hold.devices())).sum();
+        stayed > free && asks.iter().any(|c| held(c.task.devices()) > 0)
     };
-    let named = spec.task.named.iter().any(|mine| {
-        let capacity = state.named_capacity(machine, &mine.name);
-        let used = load.named_used(&mine.name).saturating_add(mine.amount);
-        let requested =
-            |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
+    let mut amounts: BTreeMap<&ResourceName, u64> = BTreeMap::new();
+    for spec in stays.iter().filter_map(|stay| state.spec_of(&stay.gone.row)) {
+        for mine in &spec.task.named {
+            let sum = amounts.entry(&mine.name).or_default();
+            *sum = sum.saturating_add(mine.amount);
+        }
+    }
+    let named = amounts.into_iter().any(|(name, amount)| {
+        let capacity = state.named_capacity(machine, name);
+        let used = load.named_used(name).saturating_add(amount);
+        let requested = |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == *name);
         capacity != UNBOUNDED && used > capacity && asks.iter().any(requested)
     });
-    named || victim.devices().iter().any(|grant| device(grant.device))
+    named || stays.iter().flat_map(|stay| stay.hold.devices()).any(|grant| device(grant.device))
 }
 
 #[cfg(test)]

@@ -146,6 +146,7 @@ impl Context<'_> {
             crashed_on: Vec::new(),
             last_end: None,
             notice_max: None,
+            restart_due: false,
         };
         let task = self.state.insert_task(task);
         self.task_event(task, TaskChange::Submitted, Reason::Admitted);

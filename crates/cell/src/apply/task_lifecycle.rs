@@ -41,6 +41,7 @@ impl Context<'_> {
             if task.state != TaskState::Running {
                 task.holds.release_reserved();
                 released = held;
+                task.restart_due = false;
             }
         });
         self.touch_machines(id);
@@ -131,6 +132,7 @@ impl Context<'_> {
                 self.mark_dead(id, TaskOutcome::Killed, TaskChange::Killed, Reason::Requested)
             }
             StopCause::RestartInPlace => self.restart_in_place(id, machine, Reason::UpdateRestart),
+            StopCause::Restart => self.restart_in_place(id, machine, Reason::RestartRequested),
             StopCause::Unhealthy => self.unhealthy_stopped(id, &task, machine),
             // The preemptor is on record in the event that stopped it.
             StopCause::Preempted => self.requeue(id, evicted, Reason::AgentReport, Time::ZERO),
@@ -141,6 +143,7 @@ impl Context<'_> {
             StopCause::AllocMoved => self.requeue(id, evicted, Reason::AllocMoved, Time::ZERO),
             StopCause::UpdateMoves => self.requeue(id, evicted, Reason::UpdateMove, Time::ZERO),
             StopCause::Rebalanced => self.requeue(id, evicted, Reason::Rebalanced, Time::ZERO),
+            StopCause::GangBroken => self.requeue(id, evicted, Reason::GangBroken, Time::ZERO),
             StopCause::ResourcePressure => {
                 let noted = task.last_end.filter(|end| end.attempt == task.attempt);
                 let reason = noted.map_or(Reason::AgentReport, |end| end.why);

@@ -8,6 +8,7 @@
 
 mod finish;
 mod in_place;
+mod restart;
 mod rollback;
 
 use super::Context;

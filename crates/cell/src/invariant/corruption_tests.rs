@@ -19,7 +19,7 @@ use crate::resource::Resources;
 use crate::retry::{AttemptEndKind, EndCount};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
 use crate::state::State;
-use crate::task::{Grant, TaskState};
+use crate::task::{Grant, Task, TaskState};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
@@ -123,6 +123,31 @@ fn a_task_that_does_not_wait_for_those_who_leave_is_noticed() {
         state.edit_task(task, |t| t.holds = Holds::primary_only(room_on(MachineId(0))));
     };
     assert_eq!(violated_by_step(&mut cell, command, corrupt), Some("waits_for_leaving"));
+}
+
+/// `jgang/1` is lost and not made good in time, and `jgang/0` has to go.
+#[test]
+fn a_part_that_a_gang_keeps_when_it_gives_back_is_noticed() {
+    let mut cell = Cell::with_machines(2);
+    let mut spec = job("jgang", 3, 100);
+    spec.gang = true;
+    cell.submit(&spec);
+    let mut all = Vec::new();
+    for (index, machine) in [(0, MachineId(0)), (1, M2), (2, MachineId(0))] {
+        let (task, alloc, ports, devices) = (cell.task_id("jgang", index), None, vec![], vec![]);
+        all.push(Assignment { task, attempt: 0, machine, alloc, ports, devices });
+    }
+    let groups = vec![Group { victims: vec![], assignments: all }];
+    cell.ok(Command::CommitPlan(Plan { made_at: 0, groups }));
+    cell.ok(Command::MachineDown { machine: M2 });
+    cell.now += 60_000;
+    let kept = cell.task_id("jgang", 2);
+    let stayed = Task { healthy: false, ..cell.task("jgang", 2).clone() };
+    let corrupt = |state: &mut State| {
+        state.edit_task(kept, |t| *t = stayed.clone());
+    };
+    let command = Command::GiveBack { job: key("ubar/jgang") };
+    assert_eq!(violated_by_step(&mut cell, command, corrupt), Some("gang_whole"));
 }
 
 /// `jfoo/0` runs on `m1` and holds room on `m2`, with a port in each; corrupted in one place.

@@ -29,7 +29,8 @@
 //! | [`prod_quota_sold`] | step | prod quota sold is at most the cell: B11, §2.5 |
 //! | [`budgets`] | step | disruption budgets: B41, §4 |
 //! | [`disruption_rate`] | state, step | disruptions over time: B41, §4 |
-//! | [`gang_whole`] | step | a gang is placed as a whole: E4 |
+//! | [`restarts_due`] | state | a task is restarted once: B7 |
+//! | [`gang_whole`] | step | a gang gets and loses its places as a whole: E4, B32 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
 //! | [`rejected_leaves_no_trace`] | step | rejections and repeats change nothing: B25, §4 |
 //! | `slots_fire_once` | step | a periodic job runs once for each slot: B42 |
@@ -61,6 +62,7 @@ mod quota;
 pub(crate) mod references;
 mod rejected_leaves_no_trace;
 mod reservation_bounds;
+mod restarts_due;
 mod retained_disk_charged;
 mod spread_kept;
 pub(crate) mod sums_equal_parts;
@@ -100,7 +102,7 @@ pub fn references(state: &State) -> Check {
 /// # Errors
 /// The first invariant found broken.
 pub fn check_state(state: &State) -> Check {
-    let checks: [fn(&State) -> Check; 15] = [
+    let checks: [fn(&State) -> Check; 16] = [
         references::check,
         components::check_state,
         sums_equal_parts::check,
@@ -116,6 +118,7 @@ pub fn check_state(state: &State) -> Check {
         inner_not_above_set::check,
         counted_apart::check,
         disruption_rate::check,
+        restarts_due::check,
     ];
     checks.iter().try_for_each(|check| check(state))
 }
@@ -179,7 +182,10 @@ impl<'a> Step<'a> {
     fn voluntary_command(&self) -> Option<&'a Command> {
         let (command, _) = self.only_command()?;
         let voluntary = match command {
-            Command::CommitPlan(_) | Command::StepUpdate { .. } | Command::ReserveHold(_) => true,
+            Command::CommitPlan(_)
+            | Command::StepUpdate { .. }
+            | Command::StepRestart { .. }
+            | Command::ReserveHold(_) => true,
             Command::Evict { cause: EvictCause::Rebalance, .. } => true,
             Command::Evict { task, cause: EvictCause::Drain, .. } => !self.is_overdue(*task),
             _ => false,

@@ -49,6 +49,7 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
         Command::SubmitJob { .. }
         | Command::UpdateJob { .. }
         | Command::ResizeJob { .. }
+        | Command::StartTasks { .. }
         | Command::ApplyJob { .. } => {
             each(step.after, |id, user, band| admitted(step, id, user, band))
         }

@@ -25,7 +25,10 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             command,
             Command::SubmitJob { .. } | Command::UpdateJob { .. } | Command::ApplyJob { .. }
         ),
-        Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. }) => false,
+        Ok(
+            Done::Unchanged
+            | Done::Job { became: ApplyOutcome::Unchanged | ApplyOutcome::Ended, .. },
+        ) => false,
         Ok(Done::Partly(_)) if all_rejected(command, verdict) => false,
         Ok(_) => return Ok(()),
     };

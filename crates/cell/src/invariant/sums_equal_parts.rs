@@ -116,6 +116,7 @@ fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
     let load = parts.jobs.entry(task.job).or_default();
     *count_of(load, task.state) += 1;
     *load.at_version.entry(task.version).or_default() += 1;
+    load.to_restart += u32::from(task.restart_due);
     if !spec.spread.is_empty() && task.state.holds_resources() {
         task.holds.iter().for_each(|(_, hold)| add_domains(state, load, hold.machine));
     }

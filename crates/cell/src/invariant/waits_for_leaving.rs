@@ -13,9 +13,15 @@ use crate::task::{Task, TaskState};
 const NAME: &str = "waits_for_leaving";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let Some((Command::CommitPlan(_) | Command::StepUpdate { .. }, _)) = step.only_command() else {
-        return Ok(());
+    let places = |command: &Command| {
+        matches!(
+            command,
+            Command::CommitPlan(_) | Command::StepUpdate { .. } | Command::StepRestart { .. }
+        )
     };
+    if !step.only_command().is_some_and(|(command, _)| places(command)) {
+        return Ok(());
+    }
     for (id, new) in step.after.tasks.iter() {
         let Some(old) = step.before.tasks.get(id).filter(|old| old.job == new.job) else {
             continue;

@@ -221,6 +221,8 @@ pub enum Allowed {
     SpreadOfAllocs,
     /// One of the versions of a job that are kept, of which these are the latest.
     VersionKept(Vec<u32>),
+    /// A time to mend a gang is for gangs.
+    NoneWithoutGang,
 }
 
 impl Allowed {

@@ -111,6 +111,10 @@ pub enum Conflict {
         job: JobKey,
         version: u32,
     },
+    /// It is an alloc set.
+    RunsNothing(JobKey),
+    /// Of a periodic job whose runs do not overlap.
+    LastRunGoesOn(JobKey),
 }
 
 /// What may not be done to a task in the state it is in.
@@ -142,6 +146,10 @@ pub enum TaskAction {
     ReportOfStop,
     /// On health, before the start.
     ReportOfHealth,
+    /// Of what is over.
+    Restart,
+    /// Of what never ran because of a dependency.
+    Start,
 }
 
 /// Who may send a command.

@@ -113,6 +113,7 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::NamesInOrder => "names in order, each once",
         A::ResourcesInOrder => "each resource once, in the order cpu, ram, disk, disk-rate",
         A::NoneBelowProduction => "none below the production band (priority 200 or more)",
+        A::NoneWithoutGang => "none without gang: true",
         A::AnotherDeviceKind => {
             "any other kind; this one is of devices that are not there any more"
         }

@@ -114,6 +114,10 @@ impl fmt::Display for Conflict {
                 )?;
                 f.write_str("it was rolled back")
             }
+            Conflict::RunsNothing(set) => {
+                write!(f, "{set} is an alloc set, which runs no program")
+            }
+            Conflict::LastRunGoesOn(job) => write!(f, "{job}, its last run, goes on"),
             Conflict::NoResourcePressure(name) => write!(f, "machine {name} asks for no eviction"),
         }
     }
@@ -162,6 +166,8 @@ impl fmt::Display for TaskAction {
             TaskAction::ReportOfProgram => "a report on a program: an alloc runs none",
             TaskAction::ReportOfStop => "the end of a stop that nobody asked for",
             TaskAction::ReportOfHealth => "a report on health before the start",
+            TaskAction::Restart => "a restart: it is over",
+            TaskAction::Start => "a start: a job that it needed did not succeed",
         })
     }
 }

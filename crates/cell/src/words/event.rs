@@ -157,6 +157,7 @@ pub(super) fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::Killed => "killed".into(),
         TaskChange::NeverRan => "never ran".into(),
         TaskChange::Purged => "forgotten".into(),
+        TaskChange::RestartDue => "is to be restarted".into(),
         TaskChange::LogSaverFailed { machine } => {
             format!("what it left on {} is not saved yet, tried again", at(machine))
         }
@@ -192,6 +193,7 @@ fn job_change(change: JobChange) -> String {
         JobChange::NeverRan => "never ran".into(),
         JobChange::StillWaits { left } => format!("still waits for {left} more"),
         JobChange::Purged => "forgotten".into(),
+        JobChange::StartedAgain => "started again".into(),
     }
 }
 

@@ -40,6 +40,7 @@ fn job_applied(became: ApplyOutcome, version: u32, closed: Option<u32>) -> Strin
         ApplyOutcome::Created => format!("created at version {version}"),
         ApplyOutcome::Updated => format!("{first}being updated to version {version}"),
         ApplyOutcome::Unchanged => format!("nothing to do, it is at version {version}"),
+        ApplyOutcome::Ended => format!("{first}unchanged and over, at version {version}"),
         ApplyOutcome::Resized => format!("{first}resized, now at version {version}"),
     }
 }

@@ -12,6 +12,7 @@ use crate::tokens_and_blobs;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, Entry, EvictCause, Observed, Request, RequestId, ReservationChange, TaskReport,
+    TasksToStart,
 };
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
@@ -104,6 +105,8 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
         Command::ResizeJob { job, .. }
         | Command::StopJob { job, .. }
         | Command::StopTask { job, .. }
+        | Command::RestartTasks { job, .. }
+        | Command::StartTasks { job, .. }
         | Command::StopWithin { job, .. } => Some(job.user.clone()),
         Command::Component(command) => components::owner(command),
         Command::UndoUpdate { job, .. } | Command::CloseUpdate { job, .. } => {
@@ -318,6 +321,18 @@ fn submit(state: &State, draw: &mut Draw) -> Command {
     Command::SubmitJob { owner, spec: Box::new(spec) }
 }
 
+/// What ran or failed shall run again.
+fn restart_or_start(state: &State, draw: &mut Draw) -> Command {
+    let (job, index) = (some_job(state, draw), draw.below(5) as u32);
+    match draw.below(5) {
+        0 => Command::RestartTasks { job, index: Some(index) },
+        1 => Command::RestartTasks { job, index: None },
+        2 => Command::StepRestart { job, index },
+        3 => Command::StartTasks { job, which: TasksToStart::One(index) },
+        _ => Command::StartTasks { job, which: TasksToStart::Failed },
+    }
+}
+
 fn job_command(state: &State, draw: &mut Draw) -> Command {
     let expect = draw.one_in(6).then(|| draw.below(4) as u32);
     match draw.below(20) {
@@ -330,7 +345,12 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
                 None => specs::job(key.job.as_str(), draw),
             };
             if draw.one_in(2) {
-                Command::ApplyJob { owner: key.user, spec: Box::new(spec), expect }
+                Command::ApplyJob {
+                    owner: key.user,
+                    spec: Box::new(spec),
+                    expect,
+                    again: draw.one_in(3),
+                }
             } else {
                 Command::UpdateJob { owner: key.user, spec: Box::new(spec), expect }
             }
@@ -352,6 +372,8 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
         16 => {
             Command::StopJob { job: some_job(state, draw), expect: tokens_and_blobs::expect(draw) }
         }
+        17 if draw.one_in(3) => restart_or_start(state, draw),
+        17 if draw.one_in(4) => Command::GiveBack { job: some_job(state, draw) },
         17 if draw.one_in(2) => {
             let (job, index) = (some_job(state, draw), draw.below(5) as u32);
             Command::StopTask { job, index, expect: tokens_and_blobs::expect(draw) }

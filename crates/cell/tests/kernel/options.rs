@@ -180,6 +180,9 @@ impl<'a> Options<'a> {
             spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: limit as u32 }];
         }
         spec.gang |= self.text("gang").is_some();
+        if let Some(repair) = self.span("repair")? {
+            spec.repair = Some(repair);
+        }
         if let Some((user, set)) = self.text("in").and_then(|text| text.split_once('/')) {
             spec.alloc_set = Some(build::job_key(user, set));
             let paired = self.text("paired").is_some();

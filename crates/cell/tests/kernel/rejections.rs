@@ -128,6 +128,7 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::Constraint(ConstraintFlaw::EmptyList),
         Allowed::Target(TargetFlaw::Kernel),
         Allowed::NoneBelowProduction,
+        Allowed::NoneWithoutGang,
         Allowed::AnotherDeviceKind,
         Allowed::RamToBegin,
         Allowed::FailureCode,
@@ -215,10 +216,12 @@ fn conflicts() -> Vec<Conflict> {
         Conflict::NotReclaimable,
         Conflict::CanariesTry(job()),
         Conflict::RolledBack { job: job(), version: 2 },
+        Conflict::RunsNothing(job_key("ada", "set")),
+        Conflict::LastRunGoesOn(job_key("ada", "tick-1")),
     ]
 }
 
-const ACTIONS: [TaskAction; 15] = [
+const ACTIONS: [TaskAction; 17] = [
     TaskAction::Placement,
     TaskAction::Preemption,
     TaskAction::Eviction,
@@ -234,6 +237,8 @@ const ACTIONS: [TaskAction; 15] = [
     TaskAction::ReportOfProgram,
     TaskAction::ReportOfStop,
     TaskAction::ReportOfHealth,
+    TaskAction::Restart,
+    TaskAction::Start,
 ];
 
 fn senders() -> Vec<Sender> {

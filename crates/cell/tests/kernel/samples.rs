@@ -10,7 +10,7 @@ use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::bounds::{BoundKind, Bounds};
 use cellwright_cell::command::{
     Actor, ApplyOutcome, Command, ControllerName, Done, Entry, EvictCause, Observed, Request,
-    RequestId, ReservationChange, TaskReport,
+    RequestId, ReservationChange, TaskReport, TasksToStart,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::credential::{
@@ -130,6 +130,8 @@ fn pin_states(pins: &mut Pins) {
         StopCause::Killed,
         StopCause::Rebalanced,
         StopCause::ResourcePressure,
+        StopCause::GangBroken,
+        StopCause::Restart,
     ];
     every_variant(pins, "StopCause", &causes);
     let states = [
@@ -291,7 +293,7 @@ pub fn job_spec() -> JobSpec {
     spec.after = ["first", "second"]
         .map(|job| JobDependency { job: job_key("ada", job), require_success: job == "first" })
         .to_vec();
-    spec.gang = true;
+    (spec.gang, spec.repair) = (true, Some(Span(9500)));
     spec.max_down = Some(1);
     spec.preemption_notice_max = Some(Span(2500));
     spec.max_update_disruptions = Some(2);
@@ -365,7 +367,12 @@ pub fn commands() -> Vec<Command> {
         },
         Command::SubmitJob { owner: name("ada"), spec: Box::new(job_spec()) },
         Command::UpdateJob { owner: name("ada"), spec: Box::new(job_spec()), expect: Some(4) },
-        Command::ApplyJob { owner: name("ada"), spec: Box::new(job_spec()), expect: Some(0) },
+        Command::ApplyJob {
+            owner: name("ada"),
+            spec: Box::new(job_spec()),
+            expect: Some(0),
+            again: true,
+        },
         Command::ResizeJob {
             job: job.clone(),
             size: JobSize { count: Some(5), cpu: Some(300), ram: None, disk: Some(7) },
@@ -379,6 +386,10 @@ pub fn commands() -> Vec<Command> {
             notice: Span::seconds(5),
             expect: None,
         },
+        Command::GiveBack { job: job.clone() },
+        Command::RestartTasks { job: job.clone(), index: Some(3) },
+        Command::StepRestart { job: job.clone(), index: 3 },
+        Command::StartTasks { job: job.clone(), which: TasksToStart::One(3) },
         Command::DrainWithin { name: name("m1"), within: Span::ZERO, expect: Some(1) },
     ]);
     all
@@ -458,6 +469,7 @@ fn pin_requests(pins: &mut Pins) {
             ApplyOutcome::Updated,
             ApplyOutcome::Unchanged,
             ApplyOutcome::Resized,
+            ApplyOutcome::Ended,
         ],
     );
     let observed = [
@@ -592,6 +604,8 @@ fn reasons() -> Vec<Reason> {
         Reason::TooManyFailures,
         Reason::NotRetried { exit: ExitClass::Code(42), forgiven: 1 },
         Reason::NoLongerRuns,
+        Reason::GangBroken,
+        Reason::RestartRequested,
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,
@@ -669,6 +683,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::GaveUp { machine, exit: ExitClass::Code(3) },
         TaskChange::HoldReserved { machine },
         TaskChange::HoldReleased { machine },
+        TaskChange::RestartDue,
     ]
 }
 
@@ -688,6 +703,7 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::NeverRan,
         JobChange::Purged,
         JobChange::StillWaits { left: 6 },
+        JobChange::StartedAgain,
     ]
 }
 

@@ -121,6 +121,7 @@ fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
 
 fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.gang = draw.one_in(8);
+    spec.repair = (spec.gang && draw.one_in(2)).then(|| Span(1 + draw.below(20_000)));
     spec.max_down = draw.one_in(3).then(|| draw.below(3) as u32);
     spec.max_update_disruptions = draw.one_in(4).then(|| draw.below(2) as u32);
     spec.restart.max_failures = draw.one_in(2).then(|| draw.below(3) as u32);

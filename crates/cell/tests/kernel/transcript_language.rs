@@ -13,7 +13,7 @@ use crate::world::{World, entry};
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, ControllerName, Entry, EvictCause, Observed, RequestId, ReservationChange,
-    TaskReport,
+    TaskReport, TasksToStart,
 };
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
@@ -282,7 +282,13 @@ impl TranscriptRunner {
                 let mut options = Options::new(options)?;
                 let expect = options.number("expect")?.map(|n| n as u32);
                 let spec = build::job(key.job.as_str(), 200, 1, build::room(1, 1, 0));
-                Command::ApplyJob { owner: key.user, spec: Box::new(options.job(spec)?), expect }
+                let again = options.text("again").is_some();
+                Command::ApplyJob {
+                    owner: key.user,
+                    spec: Box::new(options.job(spec)?),
+                    expect,
+                    again,
+                }
             }
             ("resize", [job, count]) => {
                 let count = count.parse().map_err(|_| "a count")?;
@@ -305,6 +311,20 @@ impl TranscriptRunner {
                 let index = index.parse().map_err(|_| "an index")?;
                 Command::StepUpdate { job: self.job(job)?, index }
             }
+            ("restart", [job]) => Command::RestartTasks { job: self.job(job)?, index: None },
+            ("restart-task" | "step-restart" | "start-task", [task]) => {
+                let (job, index) = task.rsplit_once('/').ok_or("USER/JOB/INDEX")?;
+                let (job, index) = (self.job(job)?, index.parse().map_err(|_| "an index")?);
+                match verb {
+                    "restart-task" => Command::RestartTasks { job, index: Some(index) },
+                    "step-restart" => Command::StepRestart { job, index },
+                    _ => Command::StartTasks { job, which: TasksToStart::One(index) },
+                }
+            }
+            ("start-failed", [job]) => {
+                Command::StartTasks { job: self.job(job)?, which: TasksToStart::Failed }
+            }
+            ("give-back", [job]) => Command::GiveBack { job: self.job(job)? },
             ("purge", []) => Command::PurgeJobs { ended_before: self.now },
             _ => return Ok(None),
         }))

@@ -12,9 +12,8 @@ use crate::{clock, format, table};
 use cellwright_api::client::ChangeOptions;
 use cellwright_api::types::{Changed, CronView};
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::spec::JobSpec;
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::name::JobKey;
+use cellwright_cell::time::Span;
 use clap::{Args, Subcommand};
 use hyper::Method;
 
@@ -23,7 +22,7 @@ use hyper::Method;
 pub enum Cron {
     /// List the crons with their next run
     Ls(LsArgs),
-    /// Start one run now, beside those of the schedule and whatever else runs
+    /// Start one run now, which counts among the others; it overlaps as they may
     Run(CronArgs),
     /// No more runs until it is resumed; those of the meantime are not made up for
     Pause(CronArgs),
@@ -100,29 +99,17 @@ fn check_no_secrets(spec: &CronSpec, key: &JobKey, next: &str) -> Result<(), Fai
     }
 }
 
-/// Submits the cron's job at once, under a name that no scheduled run has: those names end with a
-/// minute, this one with a second.
+/// Has the cell submit a run at once.
 fn run_now(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
-    let name = run_name(key, clock::now())?;
-    let run = JobKey { user: key.user.clone(), job: name.clone() };
-    block_on(async {
-        let spec = cell.client.cron(key).await?.value.item.spec;
-        check_no_secrets(&spec, key, "run its job from a file: cell run FILE")?;
-        let job = JobSpec { name, ..spec.job };
-        let submitted = cell.client.submit_job(Some(&key.user), &job).await;
-        submitted.map_err(|error| Failure::from_change(error, &format!("cell status {run}")))?;
-        Ok(())
+    let (changed, last) = block_on(async {
+        let done = cell.client.run_cron(key, &ChangeOptions::default()).await;
+        let done = done.map_err(|error| Failure::from_change(error, "cell cron ls"))?;
+        let last = cell.client.cron(key).await?.value.item.last_job;
+        Ok((done.value.changed, last))
     })?;
-    print_prose(&format!("cron {key} runs now, as job {run}\nnext: cell status {run}\n"))
-}
-
-/// `tick-20261116120507`.
-fn run_name(key: &JobKey, now: Time) -> Result<Name, Failure> {
-    let stamp: String = format::utc(now).chars().filter(char::is_ascii_digit).collect();
-    Name::new(&format!("{}-{stamp}", key.job)).map_err(|bad| Failure::Operation {
-        message: bad.to_string(),
-        next: "a shorter name for it, in its file: cell run FILE".into(),
-    })
+    let run = last.unwrap_or_else(|| key.clone());
+    let said = if changed { "runs now" } else { "has begun to run this second" };
+    print_prose(&format!("cron {key} {said}, as job {run}\nnext: cell status {run}\n"))
 }
 
 fn set_paused(cell: &Cell, key: &JobKey, is_paused: bool) -> Result<(), Failure> {
@@ -165,17 +152,4 @@ fn render_list(crons: &[CronView]) -> String {
         })
         .collect();
     table::render(&["cron", "schedule", "next run", "last run"], &rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_of_now_is_named_by_its_second() {
-        let key = super::super::parse::job_key("dev/tick").unwrap();
-        assert_eq!(run_name(&key, Time(0)).unwrap().as_str(), "tick-19700101000000");
-        let long = JobKey { job: Name::new(&"a".repeat(60)).unwrap(), ..key };
-        assert!(run_name(&long, Time(0)).is_err());
-    }
 }

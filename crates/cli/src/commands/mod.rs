@@ -40,6 +40,7 @@ mod plan_request;
 mod port_forward;
 mod quota;
 mod resize;
+mod restart;
 mod run;
 mod scheduler;
 mod schema;
@@ -49,6 +50,7 @@ mod sim_query;
 mod sim_report;
 mod simulated_agents;
 mod sql;
+mod start;
 mod status;
 mod status_text;
 mod stop;
@@ -100,6 +102,8 @@ pub enum Command {
     Top(top::TopArgs),
     Wait(wait::WaitArgs),
     Stop(stop::StopArgs),
+    Start(start::StartArgs),
+    Restart(restart::RestartArgs),
     Update(update::UpdateArgs),
     Promote(update::PromoteArgs),
     Revert(job::RevertArgs),
@@ -175,6 +179,8 @@ impl Command {
             Command::Top(args) => args.run(connection),
             Command::Wait(args) => args.run(connection),
             Command::Stop(args) => args.run(connection),
+            Command::Start(args) => args.run(connection),
+            Command::Restart(args) => args.run(connection),
             Command::Update(args) => args.run(connection),
             Command::Promote(args) => args.run(connection),
             Command::Revert(args) => args.run(connection),

@@ -89,8 +89,10 @@ fn outcome(key: &JobKey, size: &JobSize, applied: &Applied) -> String {
     };
     let tasks = count_alone.map(|count| format::pluralize(u64::from(count), "task"));
     let outcome = match (applied.became, tasks) {
-        (ApplyOutcome::Unchanged, Some(tasks)) => format!("had already {tasks}"),
-        (ApplyOutcome::Unchanged, None) => "was like this already".into(),
+        (ApplyOutcome::Unchanged | ApplyOutcome::Ended, Some(tasks)) => {
+            format!("had already {tasks}")
+        }
+        (ApplyOutcome::Unchanged | ApplyOutcome::Ended, None) => "was like this already".into(),
         (ApplyOutcome::Resized, Some(tasks)) => format!("has now {tasks}"),
         // Limits were named, and are what they were.
         (ApplyOutcome::Resized, None) => "has now that many tasks".into(),

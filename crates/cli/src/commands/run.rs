@@ -5,10 +5,11 @@
 use super::file::JobFile;
 use super::file_inputs::InputArgs;
 use super::one_off::{self, OneOffArgs, Program};
+use super::target::{TargetArg, parse_target};
 use super::update::{closed_message, skipped_text};
 use super::wait::goal::{self, GoalDocument, GoalResult};
 use super::wait::{WaitOptions, WaitResult, is_over_within};
-use super::{Success, file, package, pagination, parse, plan_request};
+use super::{Success, file, package, pagination, parse, plan_request, start};
 use crate::args::OutputArgs;
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
@@ -37,10 +38,14 @@ Examples:
   cell run -- sort -u words.txt
   cell run --cpu 4 --array 1-100%8 train.sh
   cell run web.jsonnet -J ../lib --set replicas=3
+  cell run sums.jsonnet --again
+  cell run --failed dev/sums --wait
   cell --context staging --context production run web.jsonnet --wait
 
-A job that is over, or was stopped, is started anew; one that is still stopping
-is waited for first. An update that is complete is closed by the next one.
+A service that is over, and a job that was stopped, is started anew; one that is
+still stopping is waited for first. A batch job that has ended with this very
+spec stays ended, unless --again is given. An update that is complete is closed
+by the next one.
 
 Files are Jsonnet, JSON or YAML: see the guide on the job language, or start
 with `cell init`. A command behind -- and a script become a batch job that is
@@ -56,7 +61,7 @@ const STOPPING_TIMEOUT: Duration = Duration::from_secs(60);
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// Jobs in Jsonnet, JSON or YAML, or - for standard input; or a script, which begins with #!
-    #[arg(value_name = "FILE|-", required_unless_present_any = ["named", "command"])]
+    #[arg(value_name = "FILE|-", required_unless_present_any = ["named", "command", "failed"])]
     file: Option<String>,
 
     /// A command to run as a job of its own; behind a script, what it is called with
@@ -75,6 +80,15 @@ pub struct RunArgs {
     /// Do just what `cell plan` showed, or nothing if a job or the file has changed since
     #[arg(long, value_name = "TOKEN")]
     plan: Option<PlanToken>,
+
+    /// Run batch jobs of the file again that have ended with this very spec
+    #[arg(long)]
+    again: bool,
+
+    /// Run what failed for good of this job again, and nothing else of it
+    #[arg(long, value_name = "JOB", value_parser = parse_target,
+          conflicts_with_all = ["file", "command", "named", "plan", "again"])]
+    failed: Option<TargetArg>,
 
     #[command(flatten)]
     one_off: OneOffArgs,
@@ -96,6 +110,8 @@ struct Target {
     wait_options: WaitOptions,
     /// Whether what is run is shown as if it ran here.
     is_attached: bool,
+    /// Whether a batch job that has ended with the same spec runs again.
+    again: bool,
     cell: Cell,
     file: JobFile,
     owner: Option<Name>,
@@ -125,6 +141,9 @@ pub struct RunResult {
 impl RunArgs {
     pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         self.wait_options.check(self.output.output)?;
+        if let Some(job) = &self.failed {
+            return start::run_failed(connection, job, self.wait_options, self.output.output);
+        }
         let targets = match self.program()? {
             Some(program) => vec![self.one_off_target(connection, &program)?],
             None => self.targets(connection)?,
@@ -179,8 +198,8 @@ impl RunArgs {
             block_on(package::pin_images(&cell, &mut documents))?;
             let context = connection.context()?.filter(|_| several).map(str::to_owned);
             let wait_options = self.wait_options;
-            let is_attached = false;
-            Ok(Target { context, wait_options, is_attached, cell, file, owner, documents })
+            let (is_attached, again) = (false, self.again);
+            Ok(Target { context, wait_options, is_attached, again, cell, file, owner, documents })
         };
         connections.iter().map(target).collect()
     }
@@ -237,7 +256,9 @@ impl RunArgs {
         };
         let documents = vec![Document::Job(JobDocument { owner: None, spec, image: None })];
         let file = self.inputs.file(file::STDIN, connection)?;
-        Ok(Target { context: None, wait_options, is_attached, cell, file, owner, documents })
+        // A command that is typed is to be run, whatever ran under its name.
+        let again = true;
+        Ok(Target { context: None, wait_options, is_attached, again, cell, file, owner, documents })
     }
 
     /// Runs the file in one cell; `done` has the results, also when it fails.
@@ -247,7 +268,8 @@ impl RunArgs {
         done: &mut Vec<RunResult>,
         waited_for: &mut Vec<GoalResult>,
     ) -> Result<Success, Failure> {
-        let Target { context, wait_options, is_attached, cell, file, owner, documents } = target;
+        let Target { context, wait_options, is_attached, cell, file, owner, documents, again } =
+            target;
         let table = self.output.output == Output::Table && !is_attached;
         let owner = owner.as_ref();
         if let Some(context) = context.as_ref().filter(|_| table) {
@@ -260,7 +282,7 @@ impl RunArgs {
             print_notice(&warning);
         }
         for (position, document) in documents.iter().enumerate() {
-            match block_on(run_document(cell, owner, document, plan.as_ref())) {
+            match block_on(run_document(cell, owner, document, (plan.as_ref(), *again))) {
                 Ok(result) => {
                     if table {
                         print_prose(&result.text())?;
@@ -352,6 +374,7 @@ impl RunResult {
             (ApplyOutcome::Updated, Some(version)) => format!("being updated to version {version}"),
             (ApplyOutcome::Updated, None) => "being updated".to_owned(),
             (ApplyOutcome::Unchanged, _) => "unchanged".to_owned(),
+            (ApplyOutcome::Ended, _) => "unchanged, and over".to_owned(),
             (ApplyOutcome::Resized, _) => "resized".to_owned(),
         };
         let tasks = format::pluralize(u64::from(self.tasks), "task");
@@ -384,11 +407,11 @@ pub async fn run_document(
     cell: &Cell,
     owner: Option<&Name>,
     document: &Document,
-    plan: Option<&PlanView>,
+    (plan, again): (Option<&PlanView>, bool),
 ) -> Result<RunResult, Failure> {
     let owner = document.owner().or(owner);
     match (document, owner) {
-        (Document::Job(job), owner) => run_job(cell, owner, job, plan).await,
+        (Document::Job(job), owner) => run_job(cell, owner, job, (plan, again)).await,
         (Document::Cron(cron), Some(owner)) => run_cron(cell, owner.clone(), cron).await,
         (Document::Cron(cron), None) => {
             let owner = caller_name(cell, document.job()).await?;
@@ -433,7 +456,7 @@ async fn run_job(
     cell: &Cell,
     owner: Option<&Name>,
     job: &JobDocument,
-    plan: Option<&PlanView>,
+    (plan, again): (Option<&PlanView>, bool),
 ) -> Result<RunResult, Failure> {
     let spec = &job.spec;
     let named = owner.map_or(spec.name.to_string(), |owner| format!("{owner}/{}", spec.name));
@@ -445,10 +468,14 @@ async fn run_job(
     // A run with a plan token changes exactly the versions that the plan saw, or fails.
     let expect = planned.map(|job| job.version.unwrap_or(0));
     let change = ChangeOptions { expect, ..ChangeOptions::default() };
-    let mut answer = cell.client.apply_job(owner, spec, &change).await;
+    let apply = async || match again {
+        true => cell.client.apply_job_again(owner, spec, &change).await,
+        false => cell.client.apply_job(owner, spec, &change).await,
+    };
+    let mut answer = apply().await;
     if let Some(stopping) = stopping_job_of(&answer).filter(|_| plan.is_none()) {
         wait_until_over(cell, &stopping).await?;
-        answer = cell.client.apply_job(owner, spec, &change).await;
+        answer = apply().await;
     }
     let in_doubt = |error| Failure::from_change(error, &format!("cell status {named}"));
     let applied = answer.map_err(in_doubt)?.value;
@@ -458,6 +485,9 @@ async fn run_job(
     }
     for warning in &applied.warnings {
         print_notice(&format!("warning: {warning}"));
+    }
+    if applied.became == ApplyOutcome::Ended {
+        print_notice(&ended_text(&key));
     }
     if applied.became == ApplyOutcome::Unchanged {
         warn_stopped_tasks(cell, &key).await?;
@@ -496,6 +526,14 @@ async fn wait_until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     }
 }
 
+/// What to type for a batch job that has ended and is not run once more by itself.
+fn ended_text(job: &JobKey) -> String {
+    format!(
+        "job {job} has ended and is as the file says; to run all of it again: --again; what failed \
+         of it: cell run --failed {job}"
+    )
+}
+
 /// Whether the task was stopped permanently, by a user.
 fn is_stopped(task: &TaskView) -> bool {
     matches!(
@@ -526,14 +564,18 @@ async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
 }
 
 fn stopped_tasks_text(job: &JobKey, stopped: &[&str]) -> Option<String> {
-    let outcome = match stopped {
+    Some(match stopped {
         [] => return None,
-        [single] => format!("task {single} was stopped alone and stays stopped"),
-        [first, rest @ ..] => {
-            format!("{} tasks were stopped alone and stay stopped, as {first}", rest.len() + 1)
-        }
-    };
-    Some(format!("{outcome}; to have all run again: cell stop {job}, then the same command"))
+        [single] => format!(
+            "task {single} was stopped alone and stays stopped; to start it again: cell start \
+             {single}"
+        ),
+        [first, rest @ ..] => format!(
+            "{} tasks were stopped alone and stay stopped, as {first}; to start them again: cell \
+             start '{job}/[…]'",
+            rest.len() + 1
+        ),
+    })
 }
 
 /// A periodic job is replaced as a whole; the first version is a new job.
@@ -574,7 +616,7 @@ mod tests {
             single.starts_with("task dev/web/2 was stopped alone and stays stopped; "),
             "{single}"
         );
-        assert!(single.ends_with("cell stop dev/web, then the same command"), "{single}");
+        assert!(single.ends_with("to start it again: cell start dev/web/2"), "{single}");
         let two = stopped_tasks_text(&key, &["dev/web/1", "dev/web/2"]).unwrap();
         let want = "2 tasks were stopped alone and stay stopped, as dev/web/1; ";
         assert!(two.starts_with(want), "{two}");

@@ -220,6 +220,7 @@ pub fn job_state(job: &JobView) -> &'static str {
         }
         JobState::Active if job.update_complete => "updated",
         JobState::Active if job.update.is_some() => "updating",
+        JobState::Active if job.restarting > 0 => "restarting",
         JobState::Active => "active",
         JobState::Stopping => "stopping",
         JobState::Dead(JobOutcome::Succeeded) => "succeeded",

@@ -449,7 +449,10 @@ async fn wait_until_over(
 }
 
 /// The next view of the job; nothing once it is gone.
-async fn next_view(watch: &mut Watch<JobView>, key: &JobKey) -> Result<Option<JobView>, Failure> {
+pub async fn next_view(
+    watch: &mut Watch<JobView>,
+    key: &JobKey,
+) -> Result<Option<JobView>, Failure> {
     loop {
         let event = watch.next().await?;
         match (event.kind.as_str(), event.data) {

@@ -26,10 +26,12 @@ mod budget;
 mod cron;
 mod drain;
 mod expire;
+mod gang;
 mod overcommit;
 mod pressure_eviction;
 mod purge;
 pub mod reclaim;
+mod restart;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -49,8 +51,8 @@ pub struct ControllerConfig {
     pub rows_per_step: usize,
     /// Commands that a controller issues in one step.
     pub commands_per_step: usize,
-    /// Tasks of a job without a disruption budget that an update takes down at once, in thousandths
-    /// of the job; at least one task.
+    /// Tasks of a job without a disruption budget that an update or a restart takes down at once, in
+    /// thousandths of the job; at least one task.
     pub wave_permille: u32,
     /// Tasks being stopped on draining machines at once, over all machines.
     pub max_draining: usize,
@@ -77,6 +79,15 @@ impl Default for ControllerConfig {
     }
 }
 
+impl ControllerConfig {
+    /// How many tasks of a job of `count` without a disruption budget may be down at once because
+    /// of its owner's wishes.
+    fn wave(&self, count: u32) -> u32 {
+        let part = u64::from(count) * u64::from(self.wave_permille) / 1000;
+        u32::try_from(part).unwrap_or(u32::MAX).max(1)
+    }
+}
+
 /// One thing that the cell does by itself. Fields of the implementing type are kept from step to
 /// step; a new leader starts with none, so they may only make it quicker.
 trait Controller: fmt::Debug + Send {
@@ -94,9 +105,11 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::<overcommit::Overcommit>::default(),
         Box::<pressure_eviction::PressureEviction>::default(),
+        Box::<gang::Gangs>::default(),
         Box::<cron::Cron>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
+        Box::<restart::RollingRestart>::default(),
         Box::<expire::Expire>::default(),
         Box::<purge::Purge>::default(),
     ]

@@ -51,9 +51,19 @@ impl<K: Key + Ord> Sweep<K> {
         rows: usize,
         worth_watching: impl Fn(&V) -> bool,
     ) {
-        self.watched.retain(|key| table.get(*key).is_some_and(&worth_watching));
+        self.scan_by_key(table, rows, |_, row| worth_watching(row));
+    }
+
+    /// The same where the row alone does not say whether it is worth watching.
+    pub fn scan_by_key<V: Clone>(
+        &mut self,
+        table: &Table<K, V>,
+        rows: usize,
+        worth_watching: impl Fn(K, &V) -> bool,
+    ) {
+        self.watched.retain(|key| table.get(*key).is_some_and(|row| worth_watching(*key, row)));
         let (found, _) = self.cursor.advance(table, rows);
-        let worth = found.filter(|(_, row)| worth_watching(row)).map(|(key, _)| key);
+        let worth = found.filter(|(key, row)| worth_watching(*key, row)).map(|(key, _)| key);
         self.watched.extend(worth);
     }
 

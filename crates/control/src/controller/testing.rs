@@ -140,6 +140,19 @@ impl Cell {
         }
     }
 
+    /// Places the tasks of a gang on these machines, in their order.
+    pub fn place_gang(&mut self, job: &str, machines: &[u32]) {
+        let mut assignments = Vec::new();
+        for (index, machine) in machines.iter().enumerate() {
+            let (task, attempt) = (self.task_id(job, index), self.task(job, index).attempt);
+            let (machine, alloc) = (MachineId(*machine), None);
+            let (ports, devices) = (Vec::new(), Vec::new());
+            assignments.push(Assignment { task, attempt, machine, alloc, ports, devices });
+        }
+        let groups = vec![Group { victims: Vec::new(), assignments }];
+        assert_eq!(self.ok(Command::CommitPlan(Plan { made_at: 0, groups })), Done::Applied);
+    }
+
     fn first_fit(&self, task: TaskId) -> Option<Assignment> {
         let row = self.state.tasks().get(task)?;
         let set = self.state.jobs().get(row.job)?.spec().alloc_set.clone();

@@ -148,8 +148,6 @@ impl<'a> Rollout<'a> {
     /// The bound for jobs without a budget. Jobs inside an alloc that restarts with its set have
     /// nothing to do with this update, and only their own budgets count.
     fn wave(&self, job: JobId) -> Option<u32> {
-        let count = u64::from(self.job.spec().count);
-        let part = count * u64::from(self.view.settings.wave_permille) / 1000;
-        (job == self.id).then_some(u32::try_from(part).unwrap_or(u32::MAX).max(1))
+        (job == self.id).then(|| self.view.settings.wave(self.job.spec().count))
     }
 }

@@ -23,10 +23,14 @@ impl Api {
     pub(super) async fn apply_job(&self, mut call: Call) -> ApiResult {
         let SubmitJob { owner, spec } = call.json(self).await?;
         let owner = owner_or(owner, user_of(call.caller()?))?;
-        let expect = call.expect()?;
+        let (expect, again) = (call.expect()?, call.flag("again"));
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
-        self.apply_or_try(&call, key, Command::ApplyJob { owner, spec: Box::new(spec), expect })
-            .await
+        self.apply_or_try(
+            &call,
+            key,
+            Command::ApplyJob { owner, spec: Box::new(spec), expect, again },
+        )
+        .await
     }
 
     pub(super) async fn resize_job(&self, mut call: Call) -> ApiResult {

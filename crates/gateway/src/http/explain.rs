@@ -3,6 +3,7 @@
 
 pub(super) mod explanation_view;
 mod forecast;
+mod gang;
 mod health;
 
 use super::call::Call;
@@ -250,6 +251,10 @@ impl ExplainQuery<'_> {
                 explanation_view::add_placement(&mut result, state, id, here, self.usage, now);
             }
             _ => explanation_view::add_inactive(&mut result, state, row, now),
+        }
+        if let Some(line) = gang::gives_back_text(state, row, now.max(state.now())) {
+            result.text.push('\n');
+            result.text.push_str(&line);
         }
         Some(result)
     }

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::{Api, ApiResult, reply, user_of, view};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{SubmitJob, owner_or};
-use cellwright_cell::command::Command;
+use cellwright_cell::command::{Command, TasksToStart};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::label;
@@ -89,6 +89,11 @@ fn similar_names<'a>(
 }
 
 impl Call {
+    /// The index in the path; beyond any job's where it is no such number.
+    fn task_index(&self) -> Result<u32, ApiError> {
+        Ok(u32::try_from(self.number("index")?).unwrap_or(u32::MAX))
+    }
+
     /// The task in the path.
     pub fn task_row(&self, state: &State) -> Result<TaskId, ApiError> {
         let job = self.job()?;
@@ -168,13 +173,18 @@ impl Api {
 
     pub(super) async fn stop_task(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
-        let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
+        let index = call.task_index()?;
         let command = match call.span("notice")? {
             Some(notice) => Command::StopWithin { job, index: Some(index), notice, expect },
             None => Command::StopTask { job, index, expect },
         };
-        let stopped = self.change(&call, command).await;
-        stopped.map_err(|error| match error.code {
+        self.change_task(&call, command).await
+    }
+
+    /// A change of the task in the path.
+    async fn change_task(&self, call: &Call, command: Command) -> ApiResult {
+        let changed = self.change(call, command).await;
+        changed.map_err(|error| match error.code {
             // A read of a task that does not exist says how many tasks its job has; so does this.
             Code::NoSuchRow => {
                 let found = self.handle.replicated().with(|view| call.task_row(&view.state));
@@ -182,6 +192,26 @@ impl Api {
             }
             _ => error,
         })
+    }
+
+    pub(super) async fn restart_job(&self, call: Call) -> ApiResult {
+        let job = call.job()?;
+        self.change(&call, Command::RestartTasks { job, index: None }).await
+    }
+
+    pub(super) async fn restart_task(&self, call: Call) -> ApiResult {
+        let (job, index) = (call.job()?, Some(call.task_index()?));
+        self.change_task(&call, Command::RestartTasks { job, index }).await
+    }
+
+    pub(super) async fn start_failed_tasks(&self, call: Call) -> ApiResult {
+        let job = call.job()?;
+        self.change(&call, Command::StartTasks { job, which: TasksToStart::Failed }).await
+    }
+
+    pub(super) async fn start_task(&self, call: Call) -> ApiResult {
+        let (job, which) = (call.job()?, TasksToStart::One(call.task_index()?));
+        self.change_task(&call, Command::StartTasks { job, which }).await
     }
 
     pub(super) async fn undo_update(&self, call: Call) -> ApiResult {

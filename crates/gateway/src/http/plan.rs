@@ -52,11 +52,12 @@ impl Api {
         let mut requested: Vec<(Name, JobSpec)> = Vec::new();
         for SubmitJob { owner, spec } in jobs {
             let owner = owner_or(owner, user_of(&caller))?;
-            let (owner_name, expect) = (owner.clone(), None);
+            let (owner_name, spec_checked) = (owner.clone(), spec.clone());
             self.check_limits(&Command::ApplyJob {
                 owner: owner_name,
-                spec: Box::new(spec.clone()),
-                expect,
+                spec: Box::new(spec_checked),
+                expect: None,
+                again: false,
             })?;
             // Before anything of the job is looked at: a diff reveals the present spec.
             let job = JobKey { user: owner.clone(), job: spec.name.clone() };

@@ -111,4 +111,9 @@ impl Api {
         let (cron, expect) = (call.cron()?, call.expect()?);
         self.change(&call, cron::Command::Remove { cron, expect }.into()).await
     }
+
+    pub(super) async fn run_cron(&self, call: Call) -> ApiResult {
+        let cron = call.cron()?;
+        self.change(&call, cron::Command::Run { cron }.into()).await
+    }
 }

@@ -67,6 +67,7 @@ pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> 
         canaries_well_since: state.canaries_well_since(row),
         rolled_back: rolled_back(state, id, row),
         tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
+        restarting: state.job_load(id).map_or(0, |load| load.to_restart),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,

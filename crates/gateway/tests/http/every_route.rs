@@ -84,6 +84,10 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/watch/names/root/jfoo", NONE),
         step("GET /v1/prometheus", NONE),
         step("DELETE /v1/jobs/root/jfoo/tasks/2", NONE),
+        step("POST /v1/jobs/root/jfoo/tasks/2/start", NONE),
+        step("POST /v1/jobs/root/jfoo/start", NONE),
+        step("POST /v1/jobs/root/jfoo/tasks/1/restart", NONE),
+        step("POST /v1/jobs/root/jfoo/restart", NONE),
         step("POST /v1/jobs/root/jfoo/resize", json!({ "count": 2 })),
         step(&of("PUT"), other("jfoo")),
         step("POST /v1/jobs/root/jfoo/undo", NONE),
@@ -150,6 +154,7 @@ fn users(token: &str) -> Vec<Step> {
         step("PUT /v1/crons/root/tick", cron("*/6 * * * *")),
         step("GET /v1/crons/root/tick", NONE),
         step("GET /v1/crons", NONE),
+        step("POST /v1/crons/root/tick/run", NONE),
         step("DELETE /v1/crons/root/tick", NONE),
     ]
 }
@@ -197,7 +202,8 @@ fn unprivileged_rejection(route: &Route) -> Option<&'static str> {
     use Operation as O;
     match route.operation {
         O::SubmitJob | O::UpdateJob | O::StopJob | O::ResizeJob | O::StopTask => Some("not-owner"),
-        O::PlanJobs | O::ApplyJob => Some("not-owner"),
+        O::PlanJobs | O::ApplyJob | O::RunCron => Some("not-owner"),
+        O::RestartJob | O::RestartTask | O::StartFailedTasks | O::StartTask => Some("not-owner"),
         O::PromoteUpdate | O::FinishUpdate | O::RevertJob => Some("not-owner"),
         O::UndoUpdate | O::CloseUpdate | O::SetCron | O::RemoveCron => Some("not-owner"),
         O::SetResource | O::DeleteResource => Some("foreign-namespace"),

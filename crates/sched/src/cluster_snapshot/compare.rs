@@ -40,6 +40,7 @@ impl ClusterSnapshot {
         };
         check_equal(|| "allocs".into(), allocs(self), allocs(other))?;
         check_equal(|| "rooms held elsewhere".into(), &self.reserved, &other.reserved)?;
+        check_equal(|| "places of gangs".into(), &self.gangs, &other.gangs)?;
         let sets = |snapshot: &ClusterSnapshot| -> Vec<_> {
             let sets = snapshot.alloc_sets.iter().filter(|(_, list)| !list.is_empty());
             sets.map(|(id, list)| (*id, list.clone())).collect()

@@ -307,6 +307,7 @@ impl ClusterSnapshot {
         row.list_position = at;
         row.placement = PlacementState::from_hold(hold);
         self.add_to_sums(task);
+        self.join_gang(task);
         self.change_log.push(m as u32);
     }
 
@@ -316,6 +317,7 @@ impl ClusterSnapshot {
         let row = &mut self.tasks[task.slot()];
         let (job, at, class) = (row.job, row.list_position as usize, row.class);
         let hold = std::mem::take(&mut row.placement).to_hold()?;
+        self.leave_gang(task, hold.alloc);
         let m = hold.machine.slot();
         let list = match hold.alloc.and_then(|alloc| self.allocs.get_mut(&alloc)) {
             Some(alloc) => &mut alloc.members,

@@ -137,7 +137,7 @@ impl ClusterSnapshot {
         }
     }
 
-    fn restore_evicted(
+    pub(super) fn restore_evicted(
         &mut self,
         task: TaskId,
         hold: Hold,
@@ -209,7 +209,7 @@ impl ClusterSnapshot {
     }
 
     /// Whether the task limits of the machines admit these tasks beside those already there.
-    fn has_task_slots_for(&self, back: &[Undo]) -> bool {
+    pub(super) fn has_task_slots_for(&self, back: &[Undo]) -> bool {
         let mut more: BTreeMap<MachineId, u64> = BTreeMap::new();
         for undo in back {
             if let Undo::Restore { hold, .. } | Undo::Reserve { hold, .. } = undo {
@@ -220,7 +220,7 @@ impl ClusterSnapshot {
     }
 
     /// Only what the preemptors request counts: an excess that was there before is not their fault.
-    fn still_fits(
+    pub(super) fn still_fits(
         &self,
         task: TaskId,
         hold: &Hold,

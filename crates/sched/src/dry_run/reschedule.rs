@@ -20,15 +20,33 @@ pub(super) struct Rescheduled {
     pub evicted_in_turn: Vec<TaskId>,
 }
 
-/// All tasks that the plan evicts, tasks inside allocs included. `before` is the state in which
-/// they are still placed.
+/// All tasks that the plan evicts, tasks inside allocs and whole gangs included. `before` is the
+/// state in which they are still placed.
 pub(super) fn evicted_tasks(before: &State, outcome: &PassOutcome) -> Vec<TaskId> {
     let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
-    let evicted = listed.flat_map(|victim| {
-        let inside = before.alloc_load(victim.task).map(|load| load.tasks.clone());
-        std::iter::once(victim.task).chain(inside.unwrap_or_default())
+    let mut outer: Vec<TaskId> = Vec::new();
+    for task in listed.flat_map(|victim| with_gang(before, victim.task)) {
+        if !outer.contains(&task) {
+            outer.push(task);
+        }
+    }
+    let evicted = outer.into_iter().flat_map(|task| {
+        let inside = before.alloc_load(task).map(|load| load.tasks.clone());
+        std::iter::once(task).chain(inside.unwrap_or_default())
     });
     evicted.collect()
+}
+
+/// The task, and the rest of its gang that has places.
+fn with_gang(before: &State, task: TaskId) -> Vec<TaskId> {
+    let row = before.tasks().get(task);
+    let job = row.and_then(|row| before.jobs().get(row.job)).filter(|job| job.spec().gang);
+    let is_placed = |other: &TaskId| {
+        let row = before.tasks().get(*other);
+        *other != task && row.is_some_and(|row| row.state.holds_resources())
+    };
+    let rest = job.map_or(&[][..], |job| &job.tasks).iter().copied().filter(is_placed);
+    std::iter::once(task).chain(rest).collect()
 }
 
 /// A pass that places a task leaves more tasks placed at some priority and fewer only below it, so

@@ -247,9 +247,17 @@ fn find_victims(
     let mut victims: Vec<TaskId> = Vec::new();
     let mut room: Room = prepared.room(target);
     let mut enough = false;
-    for (_, _, Reverse(released), task) in &all {
-        victims.push(*task);
-        room.give(released);
+    for (_, _, _, task) in &all {
+        if victims.contains(task) {
+            continue;
+        }
+        // A gang leaves as a whole.
+        for (_, _, Reverse(released), other) in &all {
+            if other == task || snapshot.are_of_one_gang(*task, *other) {
+                victims.push(*other);
+                room.give(released);
+            }
+        }
         enough = room.fits(&prepared.class.need) && fits(&victims);
         if enough {
             break;
@@ -259,9 +267,12 @@ fn find_victims(
         return None;
     }
     for at in (0..victims.len()).rev() {
-        let reprieved = victims.remove(at);
+        // Fewer are left where a gang was reprieved.
+        let Some(task) = victims.get(at).copied() else { continue };
+        let before = victims.clone();
+        victims.retain(|other| *other != task && !snapshot.are_of_one_gang(task, *other));
         if victims.is_empty() || !fits(&victims) {
-            victims.insert(at, reprieved);
+            victims = before;
         }
     }
     let worst = all.iter().filter(|(.., task)| victims.contains(task)).map(|(t, p, ..)| (*t, *p));
@@ -277,9 +288,8 @@ fn describe_victims(
 ) -> Victims {
     let snapshot = prepared.snapshot;
     let mut victim_jobs: Vec<JobId> = Vec::new();
-    let all = victims
-        .iter()
-        .flat_map(|task| std::iter::once(*task).chain(snapshot.members(*task).iter().copied()));
+    let chosen = snapshot.one_of_each_gang(victims);
+    let all = chosen.iter().flat_map(|task| snapshot.leaving_with(*task));
     let tasks: Vec<RequiredVictim> = all
         .map(|task| {
             let priority = snapshot.priority_of(task).unwrap_or_default();

@@ -7,9 +7,10 @@
 //! Between machines, the one whose most important victim is of the lowest band wins, then the one
 //! that goes least beyond disruption budgets, then the lowest priority, then the fewest victims.
 //!
-//! Each victim must be allowed by its priority. An alloc takes its tasks with it, so all of them
-//! must be allowed. Disruption budgets order the victims of a band: those that their jobs can spare
-//! go first. A budget protects a task from its own band only ([`Priority::overrules_budget_of`]).
+//! Each victim must be allowed by its priority. An alloc takes its tasks with it, and a task of a
+//! gang the whole gang, wherever it is, so all of them must be allowed, and all of them count.
+//! Disruption budgets order the victims of a band: those that their jobs can spare go first. A
+//! budget protects a task from its own band only ([`Priority::overrules_budget_of`]).
 //! Rejected: budgets that bind every preemptor. Free work that says it can spare nothing would then
 //! hold a machine against production that has bought it.
 //!
@@ -112,7 +113,10 @@ fn at_target(
         let released = snapshot.tasks[task.slot()].placement.reservation().to_array();
         released.iter().enumerate().map(|(d, x)| shape.fraction(d, *x as i64)).max()
     };
-    candidates.sort_by_cached_key(|task| (snapshot.priority_of(*task), Reverse(size(task)), *task));
+    candidates.sort_by_cached_key(|task| {
+        let gang = snapshot.placed_of_gang(*task);
+        (snapshot.priority_of(*task), gang, Reverse(size(task)), *task)
+    });
     spare_budgets(snapshot, &mut candidates);
     let room = feasible::room(snapshot, target);
     let mut victim_set =
@@ -160,17 +164,31 @@ impl VictimSet<'_> {
     fn gather(&mut self, candidates: &[TaskId]) -> bool {
         let mut blocked = Vec::new();
         for task in candidates {
+            let gang = self.snapshot.gang_of(*task);
+            if gang.is_some() && self.victims.contains(task) {
+                continue;
+            }
             if !self.budget.spend(self.snapshot, self.class, *task) {
                 blocked.push(*task);
                 continue;
             }
-            self.victims.push(*task);
-            self.room.give(&self.released_by(*task));
+            self.add(*task);
+            if gang.is_some() {
+                let of_gang =
+                    |other: &&TaskId| *other != task && self.snapshot.gang_of(**other) == gang;
+                let rest: Vec<TaskId> = candidates.iter().filter(of_gang).copied().collect();
+                rest.into_iter().for_each(|other| self.add(other));
+            }
             if self.fits() {
                 return true;
             }
         }
         !blocked.is_empty() && self.exchange_blocked(blocked)
+    }
+
+    fn add(&mut self, task: TaskId) {
+        self.victims.push(task);
+        self.room.give(&self.released_by(task));
     }
 
     /// An early victim may have spent the budget that a more useful task of its job needs:
@@ -202,6 +220,10 @@ impl VictimSet<'_> {
     fn try_exchange(&mut self, blocked: &mut TaskId, at: usize) -> bool {
         let snapshot = self.snapshot;
         let (old, new) = (self.victims[at], *blocked);
+        // A gang is exchanged for nobody: it would be one for many.
+        if snapshot.gang_of(old).is_some() || snapshot.gang_of(new).is_some() {
+            return false;
+        }
         if !budgeted_jobs(snapshot, old).any(|job| budgeted_jobs(snapshot, new).any(|j| j == job)) {
             return false;
         }
@@ -239,6 +261,12 @@ impl VictimSet<'_> {
     /// Reprieves victims, highest priority first, whose eviction is not needed.
     fn reprieve_all(&mut self) {
         for at in (0..self.victims.len()).rev() {
+            // Fewer are left where a gang was reprieved.
+            let Some(task) = self.victims.get(at).copied() else { continue };
+            if let Some(gang) = self.snapshot.gang_of(task) {
+                self.reprieve_gang(gang);
+                continue;
+            }
             let reprieved = self.victims.remove(at);
             let released = self.released_by(reprieved);
             self.room.take(&released);
@@ -250,20 +278,45 @@ impl VictimSet<'_> {
     }
 }
 
-/// Whether its priority allows eviction, for the task and everything inside it.
+impl VictimSet<'_> {
+    /// Reprieves all of a gang, if its eviction is not needed.
+    fn reprieve_gang(&mut self, gang: JobId) {
+        let before = (self.victims.clone(), self.room);
+        let snapshot = self.snapshot;
+        let (reprieved, rest): (Vec<TaskId>, Vec<TaskId>) =
+            before.0.iter().partition(|task| snapshot.gang_of(**task) == Some(gang));
+        self.victims = rest;
+        reprieved.iter().for_each(|task| self.room.take(&self.released_by(*task)));
+        if self.victims.is_empty() || !self.fits() {
+            (self.victims, self.room) = before;
+        }
+    }
+}
+
+/// Whether its priority allows eviction, for the task and all that leave with it.
 fn is_evictable(snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool {
     let priority = class.request.priority;
     let allowed = |t: &TaskId| snapshot.priority_of(*t).is_some_and(|p| priority.may_preempt(p));
     snapshot.tasks[task.slot()].phase != TaskPhase::Restarting
-        && allowed(&task)
-        && snapshot.members(task).iter().all(allowed)
+        && snapshot.leaving_with(task).all(|other| allowed(&other))
 }
 
 /// Within each band, moves candidates back that their jobs cannot spare beside those before them.
 fn spare_budgets(snapshot: &ClusterSnapshot, candidates: &mut [TaskId]) {
     let mut budget = Budget::default();
+    let mut gangs: Vec<(JobId, bool)> = Vec::new();
+    let mut is_beyond = |task: TaskId| {
+        let gang = snapshot.gang_of(task);
+        let known = gangs.iter().find(|(known, _)| Some(*known) == gang);
+        if let Some((_, beyond)) = known {
+            return *beyond;
+        }
+        let beyond = budget.draw(snapshot, task) > 0;
+        gangs.extend(gang.map(|gang| (gang, beyond)));
+        beyond
+    };
     let beyond: Vec<(TaskId, bool)> =
-        candidates.iter().map(|task| (*task, budget.draw(snapshot, *task) > 0)).collect();
+        candidates.iter().map(|task| (*task, is_beyond(*task))).collect();
     if beyond.iter().any(|(_, beyond)| *beyond) {
         let mut sorted = beyond;
         sorted.sort_by_key(|(task, beyond)| {
@@ -273,8 +326,8 @@ fn spare_budgets(snapshot: &ClusterSnapshot, candidates: &mut [TaskId]) {
     }
 }
 
-/// Jobs with a disruption budget that evicting the task and its members would draw on, once for
-/// each task. A task that does not run is down already: stopping it disrupts nothing.
+/// Jobs with a disruption budget that evicting the task would draw on, once for each task that
+/// leaves with it. A task that does not run is down already: stopping it disrupts nothing.
 fn budgeted_jobs(snapshot: &ClusterSnapshot, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
     budgeted_tasks(snapshot, task).map(|(_, job)| job)
 }
@@ -283,8 +336,7 @@ fn budgeted_tasks(
     snapshot: &ClusterSnapshot,
     task: TaskId,
 ) -> impl Iterator<Item = (TaskId, JobId)> + '_ {
-    let all = std::iter::once(task).chain(snapshot.members(task).iter().copied());
-    let rows = all.map(|t| (t, &snapshot.tasks[t.slot()]));
+    let rows = snapshot.leaving_with(task).map(|t| (t, &snapshot.tasks[t.slot()]));
     let running = rows.filter(|(_, row)| row.phase == TaskPhase::Running);
     running.map(|(t, row)| (t, row.job)).filter(|(_, job)| snapshot.budget_of(*job).is_some())
 }
@@ -296,7 +348,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Spends budget for the task and its members; false (and nothing spent) when a job of the
+    /// Spends budget for all that leave with the task; false (and nothing spent) when a job of the
     /// preemptor's own band has no budget left.
     fn spend(&mut self, snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool {
         let preemptor = class.request.priority;
@@ -312,7 +364,7 @@ impl Budget {
         true
     }
 
-    /// Spends budget for the task and its members, and returns how many are beyond it.
+    /// Spends budget for all that leave with the task, and returns how many are beyond it.
     fn draw(&mut self, snapshot: &ClusterSnapshot, task: TaskId) -> usize {
         let mut beyond = 0;
         for job in budgeted_jobs(snapshot, task) {
@@ -352,13 +404,12 @@ fn score(
     ranking: Ranking,
 ) -> Score {
     let m = target.machine.slot();
-    let all = |task: &TaskId| {
-        std::iter::once(*task).chain(snapshot.members(*task).iter().copied()).collect::<Vec<_>>()
-    };
-    let victims: Vec<TaskId> = target.without.iter().flat_map(all).collect();
+    let chosen = snapshot.one_of_each_gang(target.without);
+    let victims: Vec<TaskId> =
+        chosen.iter().flat_map(|task| snapshot.leaving_with(*task)).collect();
     let worst = victims.iter().filter_map(|task| snapshot.priority_of(*task)).max();
     let mut budget = Budget::default();
-    let beyond: usize = target.without.iter().map(|task| budget.draw(snapshot, *task)).sum();
+    let beyond: usize = chosen.iter().map(|task| budget.draw(snapshot, *task)).sum();
     let room = feasible::room(snapshot, target);
     Score {
         worst_band: worst.map_or(0, |priority| priority.band() as u8 + 1),

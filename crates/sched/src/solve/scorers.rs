@@ -47,6 +47,7 @@ impl MachineScorer for PreemptionScorer<'_> {
     }
 
     fn improvement_counters(&self, snapshot: &ClusterSnapshot) -> (u64, u64) {
-        (domain_departures(snapshot, self.class), snapshot.budget_changes)
+        let changes = snapshot.budget_changes + snapshot.gang_departures;
+        (domain_departures(snapshot, self.class), changes)
     }
 }

@@ -8,14 +8,13 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::time::Time;
 use std::collections::BTreeSet;
 
-/// All tasks that the plan evicts, tasks inside allocs included. `before` is the snapshot before
-/// the pass.
+/// All tasks that the plan evicts, tasks inside allocs and whole gangs included. `before` is the
+/// snapshot before the pass.
 pub(super) fn evicted_tasks(before: &ClusterSnapshot, outcome: &PassOutcome) -> Vec<TaskId> {
     let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
-    let evicted = listed.flat_map(|victim| {
-        std::iter::once(victim.task).chain(before.members(victim.task).iter().copied())
-    });
-    evicted.collect()
+    let listed: Vec<TaskId> = listed.map(|victim| victim.task).collect();
+    let chosen = before.one_of_each_gang(&listed);
+    chosen.iter().flat_map(|task| before.leaving_with(*task)).collect()
 }
 
 /// Places the first victims elsewhere on `snapshot`; returns the tasks evicted in turn.

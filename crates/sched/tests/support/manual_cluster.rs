@@ -111,9 +111,16 @@ impl ManualCluster {
 
     /// A job all of whose tasks run on `machine`.
     pub fn running(&mut self, user: u32, spec: JobSpec, machine: u32) -> Vec<TaskId> {
+        let machines = vec![machine; spec.count as usize];
+        self.running_on(user, spec, &machines)
+    }
+
+    /// A job that runs, each task on the machine of its position.
+    pub fn running_on(&mut self, user: u32, spec: JobSpec, machines: &[u32]) -> Vec<TaskId> {
         let (job, spec) = self.put_job(user, spec, None);
         (0..spec.count)
-            .map(|index| {
+            .zip(machines)
+            .map(|(index, machine)| {
                 let task = TaskId(self.tasks);
                 self.tasks += 1;
                 let info = PlacedTaskInfo {
@@ -123,7 +130,7 @@ impl ManualCluster {
                     spec: &spec,
                     version: 0,
                     phase: TaskPhase::Running,
-                    machine: MachineId(machine),
+                    machine: MachineId(*machine),
                     alloc: None,
                     reservation: spec.limits_of(index),
                     ports: &spec.task.static_ports,

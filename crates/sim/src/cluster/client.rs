@@ -8,7 +8,7 @@ use super::ledger::Ledger;
 use super::net::{MessageLost, NodeAddress, VirtualNet, replica_of_address};
 use super::world::{PlantedBugs, machine_spec};
 use cellwright_cell::admit::MAX_SPAN;
-use cellwright_cell::command::{Command, RequestId};
+use cellwright_cell::command::{Command, RequestId, TasksToStart};
 use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::{JobKey, Name, Token};
@@ -33,6 +33,9 @@ use std::time::Duration;
 pub const LEASED_NAMESPACE: &str = "leased";
 /// How long they lease it.
 pub const LEASE_DURATION: Span = Span(5000);
+
+/// How long their gangs may lack a task.
+const GANG_REPAIR: Span = Span(3000);
 
 /// The health check that some of their tasks have.
 const HEALTH_CHECK: HealthCheck = HealthCheck {
@@ -82,7 +85,7 @@ impl Client {
             match rng.random_range(0..11) {
                 0..3 => self.submit(sequence, &mut rng, &mut replica).await,
                 3 => self.submit_set(sequence, &mut rng, &mut replica).await,
-                4..6 => self.stop(sequence, &mut rng, &mut replica).await,
+                4..6 => self.stop_or_restart(sequence, &mut rng, &mut replica).await,
                 6 => self.increment_counter(sequence, &mut replica).await,
                 7 => self.acquire_lease(sequence, &mut replica).await,
                 8 => self.update(sequence, &mut rng, &mut replica).await,
@@ -116,6 +119,9 @@ impl Client {
         if rng.random_bool(0.3) {
             (spec.task.ports, spec.task.health) = (1, Some(HEALTH_CHECK));
         }
+        if spec.count > 1 && rng.random_bool(0.3) {
+            (spec.gang, spec.repair) = (true, Some(GANG_REPAIR));
+        }
         let job = spec.name.clone();
         let command = Command::SubmitJob { owner: client_user(), spec: Box::new(spec) };
         if let Some(index) = self.request(sequence * 2, command, replica).await {
@@ -147,12 +153,17 @@ impl Client {
         }
     }
 
-    /// Stops one of its jobs; it may have ended.
-    async fn stop(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+    /// Stops one of its jobs, restarts it, or has what failed of it run again; it may have ended.
+    async fn stop_or_restart(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
         let own = format!("j{}-{}", self.node_address, rng.random_range(1..=sequence));
         let Ok(job) = Name::new(&own) else { return };
         let job = JobKey { user: client_user(), job };
-        self.request(sequence * 2, Command::StopJob { job, expect: None }, replica).await;
+        let command = match rng.random_range(0..6) {
+            0 => Command::RestartTasks { job, index: None },
+            1 => Command::StartTasks { job, which: TasksToStart::Failed },
+            _ => Command::StopJob { job, expect: None },
+        };
+        self.request(sequence * 2, command, replica).await;
     }
 
     /// Updates one of its jobs to a version that may fail, with canaries or without, or takes it

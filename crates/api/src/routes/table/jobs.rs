@@ -30,7 +30,8 @@ pub(super) const ROUTES: &[Route] = &[
                         "Make this job so: submit it if none of its name lives, open a rolling \
                          update if it differs, leave it alone if it is so already. An update that \
                          is complete is closed first. `expect` 0: none lives. While the job is \
-                         stopping, details name it as `stopping_job`: ask again when it is over.",
+                         stopping, details name it as `stopping_job`: ask again when it is over. A \
+                         batch job that has ended with this spec stays ended, unless `again`.",
                     ),
                     ADMISSION_ERRORS,
                 ),
@@ -39,7 +40,7 @@ pub(super) const ROUTES: &[Route] = &[
             ),
             json!(SubmitJob),
         )),
-        &[DRY_RUN],
+        &[DRY_RUN, AGAIN],
     ),
     with_errors(read(O::GetJob, JOB, "jobs", "One job.", json!(One<JobView>)), &[C::NoSuchJob]),
     versioned(with_body(
@@ -90,6 +91,48 @@ pub(super) const ROUTES: &[Route] = &[
             json!(JobSize),
         )),
         &[DRY_RUN],
+    ),
+    with_errors(
+        change(
+            O::RestartJob,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/restart",
+            "jobs",
+            "Restart the tasks that run, where they are and with the spec they have, as many at a \
+             time as an update would; `restarting` of the job counts those to come.",
+        ),
+        OWNER_ERRORS,
+    ),
+    with_errors(
+        change(
+            O::RestartTask,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/tasks/{index}/restart",
+            "tasks",
+            "Restart one task where it is, as soon as the budget of its job allows.",
+        ),
+        STOP_ERRORS,
+    ),
+    with_errors(
+        change(
+            O::StartFailedTasks,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/start",
+            "jobs",
+            "Run the tasks that failed for good again. The job may be over: it goes on then, and is \
+             admitted as if it were submitted.",
+        ),
+        START_ERRORS,
+    ),
+    with_errors(
+        change(
+            O::StartTask,
+            Method::Post,
+            "/v1/jobs/{user}/{job}/tasks/{index}/start",
+            "tasks",
+            "Run one task again that was stopped or has ended. Its job may be over, too.",
+        ),
+        START_ERRORS,
     ),
     versioned(with_errors(
         change(

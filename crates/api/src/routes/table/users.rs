@@ -188,4 +188,15 @@ pub(super) const ROUTES: &[Route] = &[
         change(O::RemoveCron, Method::Delete, CRON, "crons", "Remove a cron; its jobs stay."),
         &[C::NotOwner, C::NoSuchCron],
     )),
+    with_errors(
+        change(
+            O::RunCron,
+            Method::Post,
+            "/v1/crons/{user}/{cron}/run",
+            "crons",
+            "Start a run now, also of a cron that is paused. It counts among the runs: as many are \
+             kept, and with `overlap: skip` there is none while the last goes on.",
+        ),
+        &[C::NotOwner, C::NoSuchCron, C::WrongState, C::QuotaExceeded],
+    ),
 ];

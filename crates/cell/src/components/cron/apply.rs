@@ -117,6 +117,33 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
+    /// A run that somebody asks for is one like those of the schedule: it is kept, forgotten and
+    /// overlapped as they are, and the next of the schedule finds it as the last.
+    pub(super) fn run_cron(&mut self, key: &JobKey) -> Verdict {
+        let (id, row) = self.cron_by_name(key)?;
+        let (spec, last) = (row.spec.clone(), row.last_job());
+        let goes_on = |job: &JobId| self.state.jobs.get(*job).is_some_and(|job| !job.is_dead());
+        let running = last.filter(goes_on).and_then(|job| self.state.job_key(job));
+        let name = spec.name_of_run_at(self.now).map_err(|_| {
+            Rejection::bad_field("name", Given::text(&key.job), Allowed::UpToNow(self.now))
+        })?;
+        let run = JobKey { user: key.user.clone(), job: name.clone() };
+        if self.state.job_named(&run).as_ref().is_some_and(goes_on) {
+            return Ok(Done::Unchanged);
+        }
+        if let (Overlap::Skip, Some(last)) = (spec.overlap, &running) {
+            return Err(Rejection::WrongState(Conflict::LastRunGoesOn(last.clone())));
+        }
+        let job = JobSpec { name, ..spec.job.clone() };
+        self.as_user(&key.user, |context| context.try_submit(&key.user, &job))?;
+        if let (Overlap::Replace, Some(last)) = (spec.overlap, &running) {
+            drop(self.as_user(&key.user, |context| context.stop_job(last, None)));
+        }
+        let Some(job) = self.state.job_named(&run) else { return Ok(Done::Applied) };
+        self.keep_run(id, job, CronChange::RunByHand { job }, Reason::Requested);
+        Ok(Done::Applied)
+    }
+
     fn submit_run(&mut self, id: CronId, key: &JobKey, job: &JobSpec, slot: Time) {
         let run = JobKey { user: key.user.clone(), job: job.name.clone() };
         let verdict = self.as_user(&key.user, |context| context.submit_job(&key.user, job));
@@ -124,12 +151,17 @@ impl Context<'_> {
         let Some(job) = submitted else {
             return self.cron_event(id, CronChange::Rejected { slot }, Reason::SlotDue);
         };
+        self.keep_run(id, job, CronChange::Fired { slot, job }, Reason::SlotDue);
+    }
+
+    /// Puts a run on the list, and forgets those beyond the number to keep.
+    fn keep_run(&mut self, id: CronId, job: JobId, change: CronChange, reason: Reason) {
         self.state.edit_cron(id, |cron| {
             cron.runs.retain(|known| *known != job);
             cron.runs.push(job);
         });
         let dropped = self.drop_old_runs(id);
-        self.cron_event(id, CronChange::Fired { slot, job }, Reason::SlotDue);
+        self.cron_event(id, change, reason);
         self.forget_runs(&dropped);
     }
 
@@ -250,6 +282,56 @@ mod tests {
         let passed = "periodic job ubar/tick of 197001010100 does not run: its time has come";
         assert_eq!(cell.event_lines, [why, passed]);
         assert_eq!(cell.ok(fire(60)), Done::Unchanged);
+        assert_eq!(cron(&cell).last_job(), None);
+    }
+
+    fn run_now() -> cron::Command {
+        cron::Command::Run { cron: key("ubar/tick") }
+    }
+
+    #[test]
+    fn a_run_by_hand_is_a_run_and_leaves_the_schedule_alone() {
+        let mut cell = with(|spec| (spec.keep_runs, spec.paused) = (2, true));
+        let slot = cron(&cell).last_slot;
+        assert_eq!(cell.ok(run_now()), Done::Applied);
+        let line = "periodic job ubar/tick runs by hand as ubar/tick-19700101010000: requested";
+        assert_eq!(cell.event_lines.last().map(String::as_str), Some(line));
+        assert_eq!(cell.ok(run_now()), Done::Unchanged, "in the same second");
+        assert_eq!((cron(&cell).runs.len(), cron(&cell).last_slot), (1, slot));
+        for second in 1..3 {
+            cell.now = 60 * MINUTE + second * 1000;
+            assert_eq!(cell.ok(run_now()), Done::Applied);
+        }
+        assert_eq!(cron(&cell).runs, [JobId(1), JobId(2)], "as many as are kept");
+        assert!(cell.send_as("ufoo", run_now()).is_err());
+        let unknown = cron::Command::Run { cron: key("ubar/tock") };
+        assert_eq!(cell.rejection_text(unknown), "there is no periodic job ubar/tock");
+    }
+
+    #[test]
+    fn a_run_by_hand_overlaps_as_the_schedule_does() {
+        let mut cell = with(|spec| spec.overlap = Overlap::Skip);
+        cell.ok(run_now());
+        cell.now += 5000;
+        let goes_on = "not possible while ubar/tick-19700101010000, its last run, goes on";
+        assert_eq!(cell.rejection_text(run_now()), goes_on);
+        // To the schedule it is the last run.
+        cell.now = 70 * MINUTE;
+        cell.ok(fire(70));
+        assert!(cell.event_lines[0].contains("skipped"), "{:?}", cell.event_lines);
+        let mut cell = with(|spec| spec.overlap = Overlap::Replace);
+        cell.ok(run_now());
+        cell.run("tick-19700101010000", 0, "m1");
+        cell.now += 5000;
+        cell.ok(run_now());
+        let stopped = "ubar/tick-19700101010000/0 told to stop on m1: requested";
+        assert!(cell.event_lines.iter().any(|line| line == stopped), "{:?}", cell.event_lines);
+    }
+
+    #[test]
+    fn a_run_by_hand_that_is_not_admitted_is_refused() {
+        let mut cell = with(|spec| spec.job.reclaimable = false);
+        assert!(cell.rejection_text(run_now()).contains("disable_reclamation"));
         assert_eq!(cron(&cell).last_job(), None);
     }
 

@@ -28,6 +28,10 @@ pub enum Command {
         cron: JobKey,
         slot: Time,
     },
+    /// Submit a run now, whatever the schedule says; also of one that is paused.
+    Run {
+        cron: JobKey,
+    },
 }
 
 impl ComponentCommand for Command {
@@ -36,6 +40,7 @@ impl ComponentCommand for Command {
             Command::Set { .. } => "set_cron",
             Command::Remove { .. } => "remove_cron",
             Command::Fire { .. } => "fire_cron",
+            Command::Run { .. } => "run_cron",
         }
     }
 
@@ -44,7 +49,7 @@ impl ComponentCommand for Command {
             Command::Set { owner, spec, .. } => {
                 Rights::users(UserRight::Job { user: owner, job: &spec.name })
             }
-            Command::Remove { cron, .. } => {
+            Command::Remove { cron, .. } | Command::Run { cron } => {
                 Rights::users(UserRight::Job { user: &cron.user, job: &cron.job })
             }
             Command::Fire { .. } => Rights::controller(ControllerName::Cron),
@@ -54,7 +59,9 @@ impl ComponentCommand for Command {
     fn object(&self) -> String {
         match self {
             Command::Set { owner, spec, .. } => format!("{owner}/{}", spec.name),
-            Command::Remove { cron, .. } | Command::Fire { cron, .. } => cron.to_string(),
+            Command::Remove { cron, .. } | Command::Fire { cron, .. } | Command::Run { cron } => {
+                cron.to_string()
+            }
         }
     }
 

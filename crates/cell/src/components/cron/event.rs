@@ -38,6 +38,10 @@ pub enum CronChange {
     Rejected {
         slot: Time,
     },
+    /// Somebody asked for this run.
+    RunByHand {
+        job: JobId,
+    },
 }
 
 impl ComponentEvent for Event {
@@ -51,7 +55,7 @@ impl ComponentEvent for Event {
 
     fn related_row(&self) -> Option<RowRef> {
         match self.change {
-            CronChange::Fired { job, .. } => Some(job.into()),
+            CronChange::Fired { job, .. } | CronChange::RunByHand { job } => Some(job.into()),
             _ => None,
         }
     }
@@ -68,6 +72,7 @@ impl ComponentEvent for Event {
             CronChange::Fired { slot, .. } => ("fired", Some(format!("slot {}", slot.0))),
             CronChange::Skipped { slot } => ("skipped", Some(format!("slot {}", slot.0))),
             CronChange::Rejected { slot } => ("rejected", Some(format!("slot {}", slot.0))),
+            CronChange::RunByHand { .. } => ("run-by-hand", None),
         }
     }
 
@@ -90,6 +95,9 @@ impl ComponentEvent for Event {
             }
             CronChange::Skipped { slot } => format!("of {} skipped", stamp(slot)),
             CronChange::Rejected { slot } => format!("of {} does not run", stamp(slot)),
+            CronChange::RunByHand { job } => {
+                format!("runs by hand as {}", words::job_name(state, job))
+            }
         }
     }
 }

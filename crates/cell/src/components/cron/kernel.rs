@@ -24,7 +24,8 @@ pub fn commands() -> Vec<Command> {
     vec![
         Command::Set { owner: build::name("ada"), spec: Box::new(spec()), expect: Some(2) },
         Command::Remove { cron: cron.clone(), expect: None },
-        Command::Fire { cron, slot: Time(60_000) },
+        Command::Fire { cron: cron.clone(), slot: Time(60_000) },
+        Command::Run { cron },
     ]
 }
 
@@ -38,6 +39,7 @@ pub fn events() -> Vec<Event> {
         CronChange::Fired { slot, job },
         CronChange::Skipped { slot },
         CronChange::Rejected { slot },
+        CronChange::RunByHand { job },
     ];
     changes.map(|change| Event { cron: CronId(1), change }).to_vec()
 }
@@ -67,7 +69,7 @@ pub fn pin(pins: &mut Pins) {
 pub fn owner(command: &Command) -> Option<Name> {
     match command {
         Command::Set { owner, .. } => Some(owner.clone()),
-        Command::Remove { cron, .. } => Some(cron.user.clone()),
+        Command::Remove { cron, .. } | Command::Run { cron } => Some(cron.user.clone()),
         Command::Fire { .. } => None,
     }
 }
@@ -76,6 +78,7 @@ pub fn random(state: &State, draw: &mut Draw) -> command::Command {
     let command = match draw.below(12) {
         0..4 => set(draw),
         4 => Command::Remove { cron: key(draw), expect: expect(draw) },
+        5 => Command::Run { cron: key(draw) },
         _ => fire(state, draw),
     };
     command.into()
@@ -126,6 +129,7 @@ pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Comman
     let command = match (verb, rest) {
         ("cron", [key, schedule, options @ ..]) => parse_set(key, schedule, options)?,
         ("remove-cron", [key]) => Command::Remove { cron: parse_key(key)?, expect: None },
+        ("run-cron", [key]) => Command::Run { cron: parse_key(key)? },
         ("fire", [key, slot]) => {
             let slot = Time::ZERO.plus(seconds(slot)?);
             Command::Fire { cron: parse_key(key)?, slot }

@@ -36,6 +36,8 @@ use std::sync::Arc;
 pub const MAX_CRON_NAME: usize = crate::name::MAX_NAME - 13;
 /// Most runs that are kept, and most missed ones that are run later.
 pub const MAX_RUNS: u32 = 100;
+/// What is left of a periodic job's name in that of a run that is asked for, beside its second.
+const MAX_NAME_OF_RUN_BY_HAND: usize = 48;
 /// A slot this old still counts as on time: a change of leader takes seconds.
 pub const ON_TIME: Span = Span::seconds(60);
 
@@ -126,6 +128,19 @@ impl CronSpec {
     /// After the year 9999, where the calendar ends.
     pub fn run_name(&self, slot: Time) -> Result<Name, InvalidName> {
         Name::new(&format!("{}-{}", self.name, stamp(slot)))
+    }
+}
+
+impl CronSpec {
+    /// Name of a run that is asked for at `now`: no slot has that of a second. A long name is cut,
+    /// to leave room.
+    ///
+    /// # Errors
+    /// After the year 9999, where the calendar ends.
+    pub fn name_of_run_at(&self, now: Time) -> Result<Name, InvalidName> {
+        let name: String = self.name.as_str().chars().take(MAX_NAME_OF_RUN_BY_HAND).collect();
+        let seconds = now.0 / 1000 % 60;
+        Name::new(&format!("{}-{}{seconds:02}", name.trim_end_matches('-'), stamp(now)))
     }
 }
 

@@ -29,6 +29,7 @@ impl Component for Tables {
             Command::Set { owner, spec, expect } => context.set_cron(owner, spec, *expect),
             Command::Remove { cron, expect } => context.remove_cron(cron, *expect),
             Command::Fire { cron, slot } => context.fire_cron(cron, *slot),
+            Command::Run { cron } => context.run_cron(cron),
         }
     }
 

@@ -256,9 +256,10 @@ fn requests_text(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
             let by = format!(" by {}", only.by);
             let why = match verdicts.and_then(|verdicts| verdicts.first()) {
                 Some(Err(rejection)) => format!(": {rejection}"),
-                Some(Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. })) => {
-                    ": was so already".into()
-                }
+                Some(Ok(
+                    Done::Unchanged
+                    | Done::Job { became: ApplyOutcome::Unchanged | ApplyOutcome::Ended, .. },
+                )) => ": was so already".into(),
                 _ => String::new(),
             };
             let object = if object.is_empty() { object } else { format!(" {object}") };

@@ -276,6 +276,7 @@ pub(super) fn add_placement(
     lines.extend(waits_for_room(&view.leaving, now.max(state.now())));
     lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
     lines.extend(waits_for_update(state, id, row));
+    lines.extend(waits_for_restart(state, id, row));
     lines.extend(view.failing.as_ref().map(|failing| {
         let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
         let times = times_in_a_row(failing.failures_in_row);
@@ -373,6 +374,14 @@ fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
     })
 }
 
+/// Why a task that is to be restarted still runs.
+fn waits_for_restart(state: &State, id: TaskId, row: &Task) -> Option<String> {
+    row.restart_due.then(|| match waits_for_max_down(state, id) {
+        Some(waits) => format!("It is to be restarted; {waits}."),
+        None => "It is to be restarted, when its turn comes.".to_owned(),
+    })
+}
+
 /// The sentence that no more tasks of a job may be down, if that is so.
 fn waits_for_max_down(state: &State, id: TaskId) -> Option<String> {
     let job = at_max_down(state, id)?;
@@ -392,10 +401,12 @@ fn stop_cause_text(cause: StopCause) -> &'static str {
         StopCause::OverCommitted => "its machine holds more than it has",
         StopCause::AllocMoved => "its alloc stops or moves away",
         StopCause::RestartInPlace => "it starts again here with a new spec",
+        StopCause::Restart => "it starts again here, as its owner asked",
         StopCause::UpdateMoves => "its new spec needs another place",
         StopCause::Unhealthy => "it failed its health check and starts again here",
         StopCause::Killed => "its owner stopped it",
         StopCause::Rebalanced => "it is better off elsewhere",
+        StopCause::GangBroken => "its gang lost a task and waits as a whole",
         StopCause::ResourcePressure => "its machine stays short although others are held back",
     }
 }
