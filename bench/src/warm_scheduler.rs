@@ -100,6 +100,7 @@ fn put_back(
             attempt: row.attempt,
             spec,
             version: row.version,
+            limits: row.counted_limits(spec.limits_of(row.index)),
             phase: TaskPhase::Assigned,
             machine,
             alloc: row.alloc(),

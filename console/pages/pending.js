@@ -32,6 +32,8 @@ export function Explanation({ user, job, index }) {
     <div>
       <pre class="words">${view.text}</pre>
       <p class="faint">
+        ${view.nearest ? html`Nearest is <${Link} to=${to("machines", view.nearest.machine)}>${view.nearest.machine}<//>,
+          with ${plural(view.nearest.obstacles.length, "obstacle")}.` : ""}
         ${view.eta && view.eta.at > Date.now() ? html` Expected to start <${When} at=${view.eta.at} />, ${view.eta.confidence}.` : ""}
         ${view.not_before > Date.now() ? html` Tried again <${When} at=${view.not_before} />.` : ""}
         ${view.victims.length ? ` ${plural(view.victims.length, "task")} would have to make room${view.victims_allowed ? "" : ", and may not be made to"}.` : ""}</p>

@@ -7,7 +7,7 @@ import { Pieces, STREAMS } from "../logs.js";
 import { Badge, Card, Choice, Command, Facts, Link, Meter, MeterKey, Page, Problem, Wait, When, to, useQuery } from "../parts.js";
 import { useEventsOf, useSeries } from "../past.js";
 import { Exec } from "../terminal.js";
-import { DIMENSIONS, moment, taskWords, words } from "../units.js";
+import { DIMENSIONS, amount, moment, taskWords, words } from "../units.js";
 import { EventList, Usage } from "./job.js";
 import { Explanation } from "./pending.js";
 
@@ -88,6 +88,9 @@ function Resources({ task }) {
       ([d, title]) => html`<${Meter} dimension=${d} title=${title} used=${task.used && task.used[d]}
         reserved=${task.reservation[d]} limit=${task.limits[d]} />`,
     )}
+    ${task.limits_in_force && html`<p class="faint">Its limits are being changed; until its machine has
+      done so it may use ${DIMENSIONS.filter(([d]) => task.limits_in_force[d] !== task.limits[d])
+        .map(([d, title]) => `${amount(d, task.limits_in_force[d])} of ${title}`).join(", ")}.</p>`}
     <${MeterKey} />
   <//>`;
 }

@@ -10,9 +10,13 @@ use crate::orders::{Orders, OrdersUpdate};
 use crate::reconcile::{
     self, Action, AttemptStatus, Attempts, End, Health, Phase, ReconcileInput, Requested,
 };
+use crate::resize::PendingResize;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
+use cellwright_cell::observed::LimitsInForce;
+use cellwright_cell::plan::Victim;
+use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
 use cellwright_messages::{AgentOrders, AgentReport, TaskUsage};
@@ -31,6 +35,8 @@ pub enum Event {
     /// The resources of an alloc are held.
     Held,
     Health(Health),
+    /// Other limits are in force.
+    Resized(LimitsInForce),
     Ended(End),
 }
 
@@ -80,8 +86,24 @@ impl AttemptEntry {
             _ => None,
         };
         let (phase, requested) = (Phase::Preparing, Requested::Nothing);
-        let status = AttemptStatus { phase, requested, notice: None, is_alloc, alloc, lease_until };
+        let limits = limits_of(&order);
+        let notice = None;
+        let status =
+            AttemptStatus { phase, requested, notice, is_alloc, alloc, lease_until, limits };
         AttemptEntry { status, order }
+    }
+
+    /// Its order with the limits that are in force: what the next agent has to know of it.
+    #[must_use]
+    pub fn order_in_force(&self) -> DesiredTask {
+        let LimitsInForce { resizes, limits: in_force } = self.status.limits;
+        let mut order = DesiredTask { resizes, ..self.order.clone() };
+        match &mut order.action {
+            Order::Run(work) => work.limits = in_force,
+            Order::Hold { limits, .. } => *limits = in_force,
+            Order::Stop { .. } | Order::Keep => {}
+        }
+        order
     }
 }
 
@@ -152,6 +174,10 @@ impl AgentCore {
             let attempt = Attempt::of(order);
             let Some(entry) = self.attempts.get_mut(&attempt) else { continue };
             let (Order::Run(new), Order::Run(old)) = (&order.action, &entry.order.action) else {
+                let is_alloc = |order: &DesiredTask| matches!(order.action, Order::Hold { .. });
+                if is_alloc(order) && is_alloc(&entry.order) {
+                    entry.order = order.clone();
+                }
                 continue;
             };
             if *order == entry.order {
@@ -214,14 +240,47 @@ impl AgentCore {
                     *current = health;
                 }
             }
+            Event::Resized(limits) => status.limits = limits,
             Event::Ended(end) => status.phase = Phase::Ended(end),
         }
         let after = entry.status;
         Change {
-            needs_report: before.phase != after.phase,
+            needs_report: before.phase != after.phase || before.limits != after.limits,
             needs_reconcile: before.affects_reconcile(&after),
             started: before.phase == Phase::Preparing && matches!(after.phase, Phase::Running(_)),
         }
+    }
+
+    /// The attempts whose limits are to be changed, allocs first. An attempt that is being prepared
+    /// or was told to end keeps those it has.
+    #[must_use]
+    pub fn pending_resizes(&self) -> Vec<PendingResize> {
+        let pending = |(attempt, entry): (&Attempt, &AttemptEntry)| {
+            let (status, order) = (&entry.status, &entry.order);
+            let runs = matches!(status.phase, Phase::Running(_));
+            let wanted = limits_of(order);
+            let is_due = runs && status.requested == Requested::Nothing && wanted != status.limits;
+            let (waits_for, slack_ram) = match &order.action {
+                Order::Run(work) => (&work.waits_for, work.isolation.slack_ram),
+                Order::Hold { waits_for, .. } => (waits_for, false),
+                Order::Stop { .. } | Order::Keep => return None,
+            };
+            let lives = |victim: &Victim| {
+                let attempt = Attempt::new(victim.task, victim.attempt);
+                self.attempts.get(&attempt).is_some_and(|entry| entry.status.is_active())
+            };
+            is_due.then(|| PendingResize {
+                attempt: *attempt,
+                is_alloc: status.is_alloc,
+                wanted,
+                known: status.limits,
+                may_grow: !waits_for.iter().any(lives),
+                slack_ram,
+            })
+        };
+        let mut all: Vec<PendingResize> = self.attempts.iter().filter_map(pending).collect();
+        all.sort_by_key(|pending| !pending.is_alloc);
+        all
     }
 
     /// The actions that are due now. They count as done, and are not returned again; where they may
@@ -289,6 +348,16 @@ impl AgentCore {
             wall: facts.wall,
         }
     }
+}
+
+/// The limits that an order says, and the number of the change they come from.
+fn limits_of(order: &DesiredTask) -> LimitsInForce {
+    let limits = match &order.action {
+        Order::Run(work) => work.limits,
+        Order::Hold { limits, .. } => *limits,
+        Order::Stop { .. } | Order::Keep => Resources::ZERO,
+    };
+    LimitsInForce { resizes: order.resizes, limits }
 }
 
 /// A task without a check is healthy because it runs.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`agent`] | one agent: its orders, its attempts, its reports; events in, actions out |
 //! | [`reconcile`] | orders, attempts, now → actions |
+//! | [`resize`] | limits that change while a task runs: which are in force next |
 //! | [`orders`] | the newest orders, and which responses are older than them |
 //! | [`health`] | what the results of a health check mean |
 //! | [`incarnation`] | the number of this life of the machine, and who has a later one |
@@ -26,5 +27,6 @@ pub mod health;
 pub mod incarnation;
 pub mod orders;
 pub mod reconcile;
+pub mod resize;
 pub mod resource_control;
 pub mod usage;

@@ -16,7 +16,7 @@
 
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::TaskId;
-use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::observed::{LimitsInForce, ObservedState, ObservedTask};
 use cellwright_cell::plan::Victim;
 use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use cellwright_cell::time::Span;
@@ -74,6 +74,8 @@ pub struct AttemptStatus {
     pub alloc: Option<TaskId>,
     /// When its shim kills it unless the lease is renewed.
     pub lease_until: Option<u64>,
+    /// What its machine allows it.
+    pub limits: LimitsInForce,
 }
 
 impl AttemptStatus {
@@ -268,6 +270,7 @@ pub fn report(seen: &Attempts) -> Vec<ObservedTask> {
             Phase::Ended(End::Gone) => ObservedState::Stopped,
             Phase::Ended(End::Stopped(notice)) => ObservedState::Left(notice),
         },
+        limits: (seen.limits.resizes > 0).then_some(seen.limits),
     };
     seen.iter().map(observed).collect()
 }

@@ -80,10 +80,7 @@ impl TaskCgroups {
     /// When the kernel refuses.
     pub fn make_task(&self, group: &Group, work: &RunSpec) -> Result<Vec<Controller>, Error> {
         let RunSpec { limits, isolation, appclass, .. } = work;
-        let weight = match appclass {
-            AppClass::LatencySensitive => cpu_weight(limits.cpu),
-            AppClass::Batch => (cpu_weight(limits.cpu) / BATCH_WEIGHT_DIVISOR).max(1),
-        };
+        let weight = task_cpu_weight(*appclass, limits.cpu);
         make(
             group,
             &Limits {
@@ -153,6 +150,15 @@ fn kernel_max_pids() -> u64 {
     let limits = ["pid_max", "threads-max"].into_iter().filter_map(read);
     // The least default of any kernel.
     limits.min().unwrap_or(32_768)
+}
+
+/// The CPU weight of a task with so many milli-cores.
+#[must_use]
+pub fn task_cpu_weight(class: AppClass, cpu: u64) -> u64 {
+    match class {
+        AppClass::LatencySensitive => cpu_weight(cpu),
+        AppClass::Batch => (cpu_weight(cpu) / BATCH_WEIGHT_DIVISOR).max(1),
+    }
 }
 
 /// Creates the cgroup of an alloc: its tasks together get no more memory than it has.

@@ -20,7 +20,7 @@ use crate::shim::protocol::{ExitCause, Request, Status};
 use crate::shim_program::ShimProgram;
 use crate::state_dir::{Folders, SteadyTime, StoredOrder};
 use crate::usage::ProcessSampler;
-use crate::watch::{Readings, WatchedTask};
+use crate::watch::{Readings, WatchList};
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
 use cellwright_agent_core::orders::Orders;
 use cellwright_agent_core::reconcile::{Action, End};
@@ -126,7 +126,7 @@ pub struct Agent {
     process_sampler: ProcessSampler,
     readings: Readings,
     /// Sends tasks to the watcher to be sampled.
-    watcher: SyncSender<Vec<WatchedTask>>,
+    watcher: SyncSender<WatchList>,
     /// The later incarnation of this machine that was logged, if any.
     superseded_by: u64,
     news: Arc<Notify>,
@@ -544,7 +544,8 @@ fn placeholder_order(attempt: Attempt) -> DesiredTask {
     let action = Order::Stop { notice: Span::ZERO, cause: StopCause::Killed };
     let name = attempt.to_string();
     let Attempt { task, number, log_saver_run: saver } = attempt;
-    DesiredTask { task, attempt: number, log_saver_run: saver, name, action, lease: None }
+    let (log_saver_run, lease) = (saver, None);
+    DesiredTask { task, attempt: number, log_saver_run, name, action, lease, resizes: 0 }
 }
 
 /// Two agents in one folder would both start the ordered tasks.

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     let name = format!("u/j/{task}");
-    DesiredTask { task: TaskId(task), attempt, log_saver_run: 0, name, action, lease: None }
+    let task = TaskId(task);
+    DesiredTask { task, attempt, log_saver_run: 0, name, action, lease: None, resizes: 0 }
 }
 
 fn work() -> RunSpec {

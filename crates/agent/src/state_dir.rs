@@ -219,6 +219,15 @@ impl Folders {
         Ok(folder)
     }
 
+    /// Replaces the order of an attempt by what is in force of it now, for the next agent.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn replace_order(&self, order: &DesiredTask) -> Result<(), RecordError> {
+        let path = self.attempt_dir(Attempt::of(order)).join(ORDER_FILE);
+        record::write(&path, order, Durability::Process)
+    }
+
     /// All attempts that have a folder, with their orders.
     ///
     /// # Errors
@@ -434,6 +443,7 @@ mod tests {
             name: format!("u/j/{task}"),
             action,
             lease: None,
+            resizes: 0,
         }
     }
 

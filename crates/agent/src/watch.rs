@@ -13,9 +13,11 @@ mod count;
 mod deleted_files;
 mod pressure_store;
 mod recent_kills;
+mod resize;
 
 use crate::config::DiskScanLimits;
 pub use alloc_disk::AllocDisk;
+use cellwright_agent_core::resize::PendingResize;
 use cellwright_agent_core::resource_control::{
     Action, AvailableResources, MachineSample, ResourceControl, TaskSample,
 };
@@ -24,6 +26,7 @@ use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::isolation::Isolation;
 use cellwright_cell::machine::ResourcePressureReport;
+use cellwright_cell::observed::LimitsInForce;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::task::ExitClass;
@@ -55,7 +58,10 @@ pub struct WatchedTask {
     pub alloc_disk: Option<AllocDisk>,
     pub class: AppClass,
     pub priority: Priority,
+    /// Those in force.
     pub limits: Resources,
+    /// A change of them that is not in force yet.
+    pub resize: Option<PendingResize>,
     /// What the masters expect it to use: a task above it is to blame for a shortage.
     pub reservation: Resources,
     pub isolation: Isolation,
@@ -70,6 +76,23 @@ pub enum Finding {
     Condemned { class: Option<ExitClass>, why: String },
     /// It listens on ports that were not assigned to it; empty when it does not any more.
     UnassignedPorts(BTreeSet<u16>),
+    /// Its cgroup has these limits now.
+    Resized(LimitsInForce),
+}
+
+/// An alloc whose limits are to be changed.
+#[derive(Clone, Debug)]
+pub struct ResizedAlloc {
+    pub name: String,
+    pub group: Group,
+    pub resize: PendingResize,
+}
+
+/// What to look at in one pass.
+#[derive(Clone, Debug, Default)]
+pub struct WatchList {
+    pub tasks: Vec<WatchedTask>,
+    pub allocs: Vec<ResizedAlloc>,
 }
 
 /// The watcher's readings, for the report.
@@ -125,16 +148,17 @@ pub fn start(
     readings: Readings,
     found: impl Fn(Attempt, Finding) + Clone + Send + 'static,
     supervisor: &Supervisor,
-) -> std::io::Result<SyncSender<Vec<WatchedTask>>> {
-    let (send, lists): (_, Receiver<Vec<WatchedTask>>) = sync_channel(1);
+) -> std::io::Result<SyncSender<WatchList>> {
+    let (send, lists): (_, Receiver<WatchList>) = sync_channel(1);
     let counts = Counts::default();
     let scan_limits = machine.scan_limits;
     let mut watcher = Watcher::new(crate::boot::now(), machine, readings, counts.clone());
     let counter = count::start(counts, scan_limits, found.clone(), supervisor)?;
     supervisor.spawn_thread("watch", move || {
-        while let Ok(tasks) = lists.recv() {
+        while let Ok(WatchList { mut tasks, allocs }) = lists.recv() {
             failpoint("watch");
-            let findings = watcher.run_pass(crate::boot::now(), &tasks);
+            let mut findings = watcher.resize(&mut tasks, &allocs);
+            findings.extend(watcher.run_pass(crate::boot::now(), &tasks));
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
             // A count that is not over yet is not hurried.
             let _ = counter.try_send(tasks);
@@ -151,6 +175,8 @@ struct Watcher {
     meters: BTreeMap<Attempt, Meter>,
     /// The usage of each cgroup at its last sample.
     used: BTreeMap<Attempt, GroupUsage>,
+    /// The limits of cgroups that are being changed.
+    in_force: BTreeMap<Attempt, Resources>,
     readings: Readings,
     /// Their disk usage, as far as it was counted.
     counts: Counts,
@@ -181,6 +207,7 @@ impl Watcher {
             disk,
             meters: BTreeMap::new(),
             used: BTreeMap::new(),
+            in_force: BTreeMap::new(),
             readings,
             counts,
             recent_kills: RecentKills::default(),
@@ -354,11 +381,17 @@ impl Watcher {
 /// A limit that the kernel refuses is logged; the task goes on without it. Missing controllers were
 /// logged when the task started.
 fn log_failure(task: &WatchedTask, done: Result<(), Error>) {
+    log_refused(&task.name, &task.group, done);
+}
+
+/// Returns whether it was refused by a kernel that has the controller.
+fn log_refused(name: &str, group: &Group, done: Result<(), Error>) -> bool {
     match done {
-        Ok(()) | Err(Error::NoController(_)) => {}
-        Err(_) if !task.group.exists() => {}
-        Err(error) => tracing::warn!(task = task.name, %error, "cannot be set"),
+        Ok(()) | Err(Error::NoController(_)) => return false,
+        Err(_) if !group.exists() => {}
+        Err(error) => tracing::warn!(task = name, %error, "cannot be set"),
     }
+    true
 }
 
 #[cfg(test)]
@@ -401,6 +434,7 @@ mod tests {
                     class,
                     priority: Priority(if number == 1 { 200 } else { 100 }),
                     limits: Resources::new(2000, 1 << 30, 0, 0),
+                    resize: None,
                     reservation: Resources::new(2000, 1 << 30, 0, 0),
                     isolation: Isolation::default(),
                     ports: Vec::new(),
@@ -473,6 +507,36 @@ mod tests {
         // A restarted agent knows nothing of the cap, and so must lift it.
         lab.watcher().run_pass(2000, &lab.tasks);
         assert_eq!(lab.cap(1), None);
+    }
+
+    #[test]
+    fn a_change_of_limits_is_made_once_and_said_until_it_is_known() {
+        let Some(mut lab) = Lab::open() else { return };
+        let mut watcher = lab.watcher();
+        let (attempt, before) = (lab.tasks[0].attempt, lab.tasks[0].limits);
+        let known = LimitsInForce { resizes: 0, limits: before };
+        let wanted = |resizes, cpu, ram| {
+            let limits = Resources { cpu, ram, ..before };
+            LimitsInForce { resizes, limits }
+        };
+        let more = wanted(1, 3000, 2 << 30);
+        let (is_alloc, may_grow, slack_ram) = (false, true, false);
+        let change =
+            |wanted| PendingResize { attempt, is_alloc, wanted, known, may_grow, slack_ram };
+        lab.tasks[0].resize = Some(change(more));
+        let said = [(attempt, Finding::Resized(more))];
+        assert_eq!(watcher.resize(&mut lab.tasks, &[]), said);
+        assert_eq!(lab.tasks[0].limits, more.limits);
+        // A list that was made before the loop knew undoes nothing.
+        lab.tasks[0].limits = before;
+        assert_eq!(watcher.resize(&mut lab.tasks, &[]), said);
+        assert_eq!(lab.tasks[0].limits, more.limits);
+        let less = wanted(2, 500, 64 << 20);
+        lab.tasks[0].resize = Some(change(less));
+        assert_eq!(watcher.resize(&mut lab.tasks, &[]), [(attempt, Finding::Resized(less))]);
+        lab.tasks[0].resize = None;
+        assert_eq!(watcher.resize(&mut lab.tasks, &[]), []);
+        assert_eq!(watcher.in_force.len(), 0);
     }
 
     #[test]

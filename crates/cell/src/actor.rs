@@ -56,10 +56,12 @@ pub enum ControllerName {
     Gang,
     /// Restarts tasks whose owner wants that.
     Restart,
+    /// Sets limits by what tasks use. It may send the command; no build runs this controller yet.
+    Autosize,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 12] = [
+    pub const ALL: [ControllerName; 13] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -72,6 +74,7 @@ impl ControllerName {
         ControllerName::Rebalance,
         ControllerName::Gang,
         ControllerName::Restart,
+        ControllerName::Autosize,
     ];
 
     #[must_use]
@@ -89,6 +92,7 @@ impl ControllerName {
             ControllerName::Rebalance => "rebalance",
             ControllerName::Gang => "gang",
             ControllerName::Restart => "restart",
+            ControllerName::Autosize => "autosize",
         }
     }
 
@@ -181,6 +185,7 @@ impl Actor {
             | C::UpdateJob { .. }
             | C::ApplyJob { .. }
             | C::ResizeJob { .. }
+            | C::ResizeLimits { .. }
             | C::StopJob { .. }
             | C::StopTask { .. }
             | C::StopWithin { .. }

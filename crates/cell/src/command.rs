@@ -16,7 +16,7 @@ use crate::priority::Band;
 use crate::quota::{Capability, Quota};
 use crate::reason::Rejection;
 use crate::resource::{Dimension, Resources};
-use crate::spec::{JobSpec, PackageRef};
+use crate::spec::{JobSpec, LimitsOverride, PackageRef};
 use crate::state::State;
 use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::{Span, Time};
@@ -143,8 +143,8 @@ pub enum Command {
         spec: Box<JobSpec>,
         expect: Option<u32>,
     },
-    /// Only a new number of tasks takes effect at once; new limits open a rolling update. Like
-    /// `ApplyJob`, it closes an update that is complete first.
+    /// Takes effect at once, except on tasks that do not fit where they are with their new limits:
+    /// these roll. Like `ApplyJob`, it closes an update that is complete first.
     ResizeJob {
         job: JobKey,
         size: JobSize,
@@ -325,6 +325,13 @@ pub enum Command {
         job: JobKey,
         which: TasksToStart,
     },
+    /// Other limits for every task of the job that has none of its own; what is left out stays, and
+    /// so does all else of the job. Also for the controller that sets limits by what is used.
+    ResizeLimits {
+        job: JobKey,
+        limits: LimitsOverride,
+        expect: Option<u32>,
+    },
 }
 
 impl Command {
@@ -348,6 +355,7 @@ impl Command {
             C::SubmitJob { .. } => "submit_job",
             C::UpdateJob { .. } => "update_job",
             C::ResizeJob { .. } => "resize_job",
+            C::ResizeLimits { .. } => "resize_limits",
             C::StopJob { .. } | C::StopWithin { index: None, .. } => "stop_job",
             C::StopTask { .. } | C::StopWithin { .. } => "stop_task",
             C::UndoUpdate { .. } => "undo_update",
@@ -465,6 +473,11 @@ pub enum Observed {
     Lost,
     /// As `Stopped`, for a task whose end was watched: the outcome of the termination notice.
     Left(NoticeOutcome),
+    /// After so many changes of its limits, these are in force on its machine.
+    LimitsInForce {
+        resizes: u32,
+        limits: Resources,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -41,6 +41,9 @@ pub struct DesiredTask {
     /// Of an `at_most_one` job: the agent kills the task when it has not heard from a master for
     /// this long.
     pub lease: Option<Span>,
+    /// Number of the change that its limits come from; 0 before the first.
+    #[serde(default)]
+    pub resizes: u32,
 }
 
 impl Attempt {
@@ -93,7 +96,7 @@ pub struct RunSpec {
     pub appclass: AppClass,
     /// The alloc it runs in.
     pub alloc: Option<TaskId>,
-    /// It starts when these are gone from the machine.
+    /// It starts when these are gone from the machine; if it runs, its limits are raised then.
     pub waits_for: Vec<Victim>,
     /// It starts no sooner than this long after the order arrived.
     pub delay: Span,
@@ -121,6 +124,7 @@ pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
             name: state.task_name(*id),
             action: action(state, row, spec),
             lease: spec.at_most_one,
+            resizes: row.resizes,
         })
     };
     let mut orders: Vec<DesiredTask> = load.tasks.iter().filter_map(order).collect();

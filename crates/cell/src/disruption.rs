@@ -12,6 +12,7 @@
 use crate::admit::MAX_SPAN;
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
+use crate::spec::JobSpec;
 use crate::state::State;
 use crate::task::TaskState;
 use crate::time::{Span, Time};
@@ -57,6 +58,16 @@ impl Job {
         let limit = self.spec().disruptions;
         limit.map_or(now, |limit| limit.next_allowed_at(&self.disrupted_at, tasks, now))
     }
+}
+
+/// Whether `tasks` more of a job may be down at once with the `down` that are. Tasks that are
+/// paired with one alloc leave together or not at all: where they are more than the job allows,
+/// they may leave when no other task of the job is down.
+#[must_use]
+pub fn within_max_down(spec: &JobSpec, down: u32, tasks: u32) -> bool {
+    let Some(most) = spec.max_down else { return true };
+    let leave_together = spec.paired_index(0).is_some() && most > 0 && down == 0;
+    down.saturating_add(tasks) <= most || (leave_together && tasks > most)
 }
 
 /// Running tasks by job that go down with `task`; an alloc goes down with the tasks inside it.

@@ -65,6 +65,7 @@ fn same_task_accounting(a: &Task, b: &Task) -> bool {
         && a.state.is_on_machine() == b.state.is_on_machine()
         && a.reservation == b.reservation
         && a.version == b.version
+        && a.limits_in_force == b.limits_in_force
 }
 
 impl State {
@@ -73,7 +74,7 @@ impl State {
         let Some(row) = self.tasks.get_mut(id) else { return false };
         let before = row.clone();
         change(row);
-        let (job, index, state, version) = (row.job, row.index, row.state, row.version);
+        let (job, state, version) = (row.job, row.state, row.version);
         let restart_due = row.restart_due;
         // Most changes only move a counter of the job: those need no second copy of the row.
         let after = (!same_task_accounting(&before, row)).then(|| row.clone());
@@ -94,21 +95,24 @@ impl State {
         {
             load.count_version(before.version, false);
             load.count_version(version, true);
-            self.charge_old_version(job, index, before.version, false);
-            self.charge_old_version(job, index, version, true);
         }
         if let Some(after) = after {
+            if before.version != version || before.limits_in_force != after.limits_in_force {
+                self.charge_row(&before, false);
+                self.charge_row(&after, true);
+            }
             self.account_task(id, &before, false);
             self.account_task(id, &after, true);
         }
         true
     }
 
-    /// The additional charge for a row that runs a version its job no longer uses.
-    fn charge_old_version(&mut self, job: JobId, index: u32, version: u32, add: bool) {
-        let Some(row) = self.jobs.get(job) else { return };
+    /// The additional charge for a row that runs a version its job no longer uses, or is still
+    /// allowed more than its version says.
+    fn charge_row(&mut self, task: &Task, add: bool) {
+        let Some(row) = self.jobs.get(task.job) else { return };
         let least = self.bounds.least_charge;
-        let Some((band, extra)) = row.old_version_charge(index, version, least) else { return };
+        let Some((band, extra)) = row.additional_charge(task, least) else { return };
         if let Some(load) = self.user_loads.get_mut(row.user) {
             account_charge(load, band, extra, add);
         }
@@ -183,8 +187,8 @@ impl State {
             });
         }
         if task.state.holds_resources() {
-            let footprint =
-                Footprint { limits: spec.limits_of(task.index), priority: spec.priority, spec };
+            let limits = task.counted_limits(spec.limits_of(task.index));
+            let footprint = Footprint { limits, priority: spec.priority, spec };
             self.account_hold_resources(id, task, hold, &footprint, add);
         }
         if spec.kind == JobKind::AllocSet && !add {

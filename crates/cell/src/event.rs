@@ -7,7 +7,7 @@ use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Rejection};
-use crate::resource::Dimension;
+use crate::resource::{Dimension, Resources};
 use crate::tables::TableName;
 use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::Time;
@@ -74,6 +74,7 @@ impl TaskChange {
             | T::Updated
             | T::UpdateSkipped
             | T::ReservationChanged
+            | T::Resized { .. }
             | T::Finished
             | T::Killed
             | T::NeverRan
@@ -249,6 +250,11 @@ pub enum TaskChange {
     },
     /// It is to be restarted as soon as its job can spare it.
     RestartDue,
+    /// Its agent has other limits in force for it.
+    Resized {
+        before: Resources,
+        after: Resources,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -282,6 +288,10 @@ pub enum JobChange {
     },
     /// It was over, and some of its tasks run again.
     StartedAgain,
+    /// Its tasks take other limits, and nothing else becomes different.
+    LimitsChanged {
+        version: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -40,6 +40,8 @@ pub struct Explanation {
     pub once_open: u32,
     /// Limits beyond the largest machine there is.
     pub too_large: Vec<TooLarge>,
+    /// The machine that comes nearest to taking it; `None` when it fits somewhere.
+    pub nearest: Option<NearestMachine>,
     /// Whom it would have to evict; `None` when it fits or when no eviction helps.
     pub victims: Option<Victims>,
     /// Tasks that must find a place together, for a gang.
@@ -106,6 +108,17 @@ pub enum Detail {
     Tasks {
         most: u64,
     },
+}
+
+/// The machine with the fewest obstacles, and all of them: open machines come first, and of those
+/// with as many obstacles the one that lacks least.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NearestMachine {
+    pub machine: MachineRef,
+    /// The alloc on it, for tasks inside an alloc set.
+    pub alloc: Option<TaskRef>,
+    /// In order of precedence, each as the reason of one machine.
+    pub obstacles: Vec<ReasonCount>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

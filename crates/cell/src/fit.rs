@@ -37,7 +37,7 @@ impl<'a> Candidate<'a> {
 
     #[must_use]
     pub fn limits(&self) -> Resources {
-        self.spec.limits_of(self.task.index)
+        self.task.counted_limits(self.spec.limits_of(self.task.index))
     }
 }
 

@@ -66,6 +66,9 @@ pub struct Update {
     /// It is undone because too many tasks of the new version failed.
     #[serde(default)]
     pub rolled_back: bool,
+    /// Of nothing but limits, so that there is nothing to undo: closed when it is complete.
+    #[serde(default)]
+    pub limits_only: bool,
 }
 
 impl Update {
@@ -84,6 +87,7 @@ impl Update {
             failed_at: Vec::new(),
             completed_at: None,
             rolled_back: false,
+            limits_only: false,
         }
     }
 }
@@ -93,9 +97,9 @@ impl Update {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeClass {
-    /// Priority, labels, budgets: takes effect at once.
+    /// Priority, labels, budgets, smaller limits: takes effect without a restart.
     NoRestart,
-    /// A new program, new packages or smaller limits: stop and start on the same machine.
+    /// A new program or new packages: stop and start on the same machine.
     Restart,
     /// Larger limits, new constraints, ports or devices: may no longer fit where it is.
     MayMove,
@@ -154,7 +158,8 @@ impl Job {
     }
 
     /// What admission charges, by band: for each task the maximum over the job's version, both ends
-    /// of an open update, and the version its row still runs. So neither a version that an update
+    /// of an open update, the version its row still runs, and what its machine may still allow it.
+    /// So neither a version that an update
     /// may lead to nor a task that an update skipped goes uncharged, and an old version that one
     /// task still runs charges nothing for the others. Dead jobs are charged nothing; tasks inside
     /// an alloc set charge the set alone; priority zero is free. A task that ended stays charged
@@ -178,33 +183,33 @@ impl Job {
         let most =
             versions.into_iter().map(|(band, specs)| (band, sum_of_task_maxima(&specs, least)));
         let mut charges: BTreeMap<Band, Resources> = most.collect();
-        if self.specs.keys().all(|version| self.is_reachable(*version)) {
+        // The limits of a job that was never changed are in force wherever its tasks are.
+        if self.last_version <= 1 && self.specs.keys().all(|v| self.is_reachable(*v)) {
             return charges;
         }
         let rows = self.tasks.iter().filter_map(|task| tasks.get(*task));
-        for (band, extra) in
-            rows.filter_map(|row| self.old_version_charge(row.index, row.version, least))
-        {
+        for (band, extra) in rows.filter_map(|row| self.additional_charge(row, least)) {
             let sum = charges.entry(band).or_default();
             *sum = sum.plus(extra);
         }
         charges
     }
 
-    /// The additional charge of the task at `index` for running `version`, which neither placements
-    /// nor an open update use any more.
-    pub(crate) fn old_version_charge(
+    /// The additional charge of a task for running a version that neither placements nor an open
+    /// update use any more, and for limits that are still in force on its machine.
+    pub(crate) fn additional_charge(
         &self,
-        index: u32,
-        version: u32,
+        task: &Task,
         least: Resources,
     ) -> Option<(Band, Resources)> {
-        if self.is_dead() || self.is_reachable(version) {
+        let (index, version) = (task.index, task.version);
+        if self.is_dead() || (self.is_reachable(version) && task.limits_in_force.is_none()) {
             return None;
         }
         let spec =
             self.specs.get(&version).filter(|spec| is_charged(spec) && index < spec.count)?;
         let band = spec.priority.band();
+        let own = task.counted_limits(spec.charge_of(index, least));
         let charged_already = self
             .specs
             .iter()
@@ -213,7 +218,7 @@ impl Job {
                 is_charged(spec) && spec.priority.band() == band && index < spec.count
             })
             .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.charge_of(index, least)));
-        Some((band, spec.charge_of(index, least).max(charged_already).minus(charged_already)))
+        Some((band, own.max(charged_already).minus(charged_already)))
     }
 
     /// Whether placements use `version`, or an open update can lead to it.

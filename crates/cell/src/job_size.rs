@@ -6,7 +6,7 @@
 //! what somebody else changed meanwhile unless each of them compares versions, and they cannot
 //! write back secrets, which are never shown.
 
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, LimitsOverride};
 use serde::{Deserialize, Serialize};
 
 /// What is left out stays as it is.
@@ -23,6 +23,9 @@ pub struct JobSize {
     pub ram: Option<u64>,
     /// Bytes of disk that each task may use, unless it has limits of its own.
     pub disk: Option<u64>,
+    /// Bytes a second that each task may read from and write to disks, unless it has limits of its
+    /// own.
+    pub disk_rate: Option<u64>,
 }
 
 impl JobSize {
@@ -38,14 +41,18 @@ impl JobSize {
         *self == JobSize::default()
     }
 
+    /// The limits that it names.
+    #[must_use]
+    pub fn limits(&self) -> LimitsOverride {
+        let JobSize { cpu, ram, disk, disk_rate, .. } = *self;
+        LimitsOverride { cpu, ram, disk, disk_rate }
+    }
+
     /// The spec with this size.
     #[must_use]
     pub fn applied_to(&self, spec: &JobSpec) -> JobSpec {
         let mut resized = spec.clone();
-        let limits = &mut resized.task.limits;
-        limits.cpu = self.cpu.unwrap_or(limits.cpu);
-        limits.ram = self.ram.unwrap_or(limits.ram);
-        limits.disk = self.disk.unwrap_or(limits.disk);
+        resized.task.limits = self.limits().over(spec.task.limits);
         resized.count = self.count.unwrap_or(spec.count);
         resized
     }

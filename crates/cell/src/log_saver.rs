@@ -82,7 +82,8 @@ pub(crate) fn log_saver_tasks(state: &State, machine: MachineId) -> Vec<DesiredT
 
 pub(crate) fn keep_order(state: &State, task: TaskId, attempt: u32) -> DesiredTask {
     let name = state.task_name(task);
-    DesiredTask { task, attempt, log_saver_run: 0, name, action: Action::Keep, lease: None }
+    let action = Action::Keep;
+    DesiredTask { task, attempt, log_saver_run: 0, name, action, lease: None, resizes: 0 }
 }
 
 fn run_order(state: &State, entry: &RetainedDisk) -> Option<DesiredTask> {
@@ -95,6 +96,7 @@ fn run_order(state: &State, entry: &RetainedDisk) -> Option<DesiredTask> {
         name: state.task_name(entry.task),
         action: Action::Run(Box::new(run_spec(spec, run))),
         lease: None,
+        resizes: 0,
     })
 }
 
@@ -211,7 +213,7 @@ mod tests {
 
     fn report_run(cell: &mut Cell, run: u32, state: ObservedState) -> Vec<LogSaverEnd> {
         let task = cell.task_id("set", 0);
-        let seen = [ObservedTask { task, attempt: 1, log_saver_run: run, state }];
+        let seen = [ObservedTask { task, attempt: 1, log_saver_run: run, state, limits: None }];
         assert_eq!(log_saver_ends(&cell.state, M1, 2, &seen), [], "another life");
         let ends = log_saver_ends(&cell.state, M1, 1, &seen);
         for LogSaverEnd { task, attempt, run, outcome: how } in ends.clone() {

@@ -10,6 +10,7 @@
 use crate::command::{Observed, TaskReport};
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
+use crate::resource::Resources;
 use crate::spec::JobKind;
 use crate::state::State;
 use crate::task::{ExitClass, NoticeOutcome, Task, TaskState};
@@ -25,6 +26,18 @@ pub struct ObservedTask {
     /// The run of the log saver of that attempt's retained disk; 0: the attempt itself.
     pub log_saver_run: u32,
     pub state: ObservedState,
+    /// Of a task whose limits were changed: those in force.
+    pub limits: Option<LimitsInForce>,
+}
+
+/// What the machine allows a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LimitsInForce {
+    /// The newest change of them that was looked at.
+    pub resizes: u32,
+    /// Where a limit is to fall below what is used, it falls as use does.
+    pub limits: Resources,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -66,21 +79,38 @@ pub fn differences(
     }
     // Log savers are not among the tasks: see [`crate::log_saver`].
     let own = reported.iter().filter(|report| report.log_saver_run == 0);
-    let seen: BTreeMap<(TaskId, u32), ObservedState> =
-        own.map(|report| ((report.task, report.attempt), report.state)).collect();
+    let seen: BTreeMap<(TaskId, u32), &ObservedTask> =
+        own.map(|report| ((report.task, report.attempt), report)).collect();
     let mut found = Vec::new();
     for id in &load.tasks {
         let Some(task) = state.tasks().get(*id) else { continue };
         let is_alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
         let attempt = task.attempt;
-        let news = difference(task, is_alloc, seen.get(&(*id, attempt)).copied());
-        let reports = news.into_iter().map(|what| TaskReport { task: *id, attempt, what });
+        let report = seen.get(&(*id, attempt)).copied();
+        let news = difference(task, is_alloc, report.map(|report| report.state));
+        let limits = report.and_then(|report| resized(state, task, report));
+        let reports =
+            news.into_iter().chain(limits).map(|what| TaskReport { task: *id, attempt, what });
         found.extend(reports.map(|report| (task.alloc().is_none(), report)));
     }
     // Tasks inside an alloc come before the alloc: once the alloc is gone, they have no row to
     // report on.
     found.sort_by_key(|(outside, report)| (*outside, report.task));
     found.into_iter().map(|(_, report)| report).collect()
+}
+
+/// The limits in force, where they are not those that the row has.
+fn resized(state: &State, task: &Task, report: &ObservedTask) -> Option<Observed> {
+    let before = task.limits_in_force.as_deref().copied()?;
+    let seen = report.limits?;
+    let is_live = matches!(report.state, ObservedState::Preparing | ObservedState::Running { .. });
+    let may_run = matches!(task.state, TaskState::Assigned | TaskState::Running);
+    let is_due = task.resizes == seen.resizes && is_live && may_run;
+    let limits = state.spec_of(task)?.limits_of(task.index);
+    let after = seen.limits.min(before.max(limits));
+    let is_news = is_due && (after != before || after == limits);
+    let LimitsInForce { resizes, limits } = seen;
+    is_news.then_some(Observed::LimitsInForce { resizes, limits })
 }
 
 /// What the agent knows of one task that its row does not; two reports for one that started and is
@@ -140,7 +170,7 @@ mod tests {
         let task = cell.task_id("jfoo", 0);
         let seen: Vec<ObservedTask> = seen
             .into_iter()
-            .map(|state| ObservedTask { task, attempt: 1, log_saver_run: 0, state })
+            .map(|state| ObservedTask { task, attempt: 1, log_saver_run: 0, state, limits: None })
             .collect();
         let reports = differences(&cell.state, M1, 1, &seen);
         let got: Vec<Observed> = reports.iter().map(|report| report.what).collect();

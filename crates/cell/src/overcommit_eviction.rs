@@ -131,7 +131,7 @@ fn holders(state: &State, machine: MachineId, alloc: Option<TaskId>) -> Vec<Hold
         (task.state.holds_resources() && task.alloc() == alloc).then(|| Holder {
             id: *id,
             priority: spec.priority,
-            limits: spec.limits_of(task.index),
+            limits: task.counted_limits(spec.limits_of(task.index)),
             reservation: task.reservation,
             devices: task.devices(),
         })

@@ -13,7 +13,7 @@ use crate::isolation::Volume;
 use crate::job::{ChangeClass, Job};
 use crate::named::NamedAmount;
 use crate::resource::Resources;
-use crate::spec::{JobKind, JobSpec};
+use crate::spec::JobSpec;
 use crate::task::Task;
 use std::collections::BTreeSet;
 
@@ -40,8 +40,7 @@ pub struct FieldChange {
 #[must_use]
 pub fn spec_changes(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     let mut list = shared_fields(old, new);
-    let runs = new.kind == JobKind::Tasks;
-    list.extend(limits(old.task.limits, new.task.limits, runs));
+    list.extend(limits(old.task.limits, new.task.limits));
     list.extend(program("task.command", old.task.command != new.task.command));
     list.extend(program("task.env", old.task.env != new.task.env));
     if old.overrides != new.overrides {
@@ -157,8 +156,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
 }
 
 fn task_fields(old: &JobSpec, new: &JobSpec, index: u32) -> impl Iterator<Item = FieldChange> {
-    let runs = new.kind == JobKind::Tasks;
-    limits(old.limits_of(index), new.limits_of(index), runs)
+    limits(old.limits_of(index), new.limits_of(index))
         .into_iter()
         .chain(program("task.command", old.command_of(index) != new.command_of(index)))
         .chain(program("task.env", old.env_of(index) != new.env_of(index)))
@@ -177,15 +175,9 @@ fn program(field: &'static str, differs: bool) -> Option<FieldChange> {
     differs.then_some(change(field, ChangeClass::Restart, Effect::Restart))
 }
 
-/// An alloc runs nothing that would have to restart: it grows and shrinks around its tasks.
-fn limits(old: Resources, new: Resources, runs: bool) -> Option<FieldChange> {
-    let smaller = new.within(old);
-    match (old == new, runs) {
-        (true, _) => None,
-        (_, false) => Some(in_place("task.limits", !smaller)),
-        (_, true) if smaller => Some(change("task.limits", ChangeClass::Restart, Effect::Restart)),
-        (_, true) => Some(change("task.limits", ChangeClass::MayMove, Effect::Restart)),
-    }
+/// Limits are changed around what runs: only what no longer fits where it is has to move.
+fn limits(old: Resources, new: Resources) -> Option<FieldChange> {
+    (old != new).then(|| in_place("task.limits", !new.within(old)))
 }
 
 fn requests_more(old: &[NamedAmount], new: &[NamedAmount]) -> bool {
@@ -212,7 +204,7 @@ mod tests {
     use crate::disruption::DisruptionLimit;
     use crate::name::Token;
     use crate::priority::Priority;
-    use crate::spec::{SpreadLimit, TaskOverride};
+    use crate::spec::{JobKind, SpreadLimit, TaskOverride};
     use crate::time::Span;
     use ChangeClass::{MayMove, NoRestart, Restart};
     use std::collections::BTreeMap;
@@ -247,8 +239,8 @@ mod tests {
             |s| s.task.command = vec!["new".into()],
             &[("task.command", Restart, Effect::Restart)],
         );
-        check(|s| s.task.limits = all(9), &[("task.limits", Restart, Effect::Restart)]);
-        check(|s| s.task.limits.ram = 11, &[("task.limits", MayMove, Effect::Restart)]);
+        check(|s| s.task.limits = all(9), &[("task.limits", NoRestart, Effect::InPlace)]);
+        check(|s| s.task.limits.ram = 11, &[("task.limits", MayMove, Effect::InPlace)]);
         check(|s| s.task.ports = 1, &[("task.ports", MayMove, Effect::Replace)]);
         check(
             |s| s.constraints = on_flash(Strength::Hard),
@@ -281,7 +273,7 @@ mod tests {
         new.overrides.insert(1, own);
         assert_eq!(classify(&old, &new), MayMove);
         assert_eq!(task_change(&old, &new, 0), (NoRestart, Effect::InPlace));
-        assert_eq!(task_change(&old, &new, 1), (MayMove, Effect::Restart));
+        assert_eq!(task_change(&old, &new, 1), (MayMove, Effect::InPlace));
         // An override that repeats the job's value changes nothing for the task.
         new.overrides.clear();
         new.overrides
@@ -290,14 +282,18 @@ mod tests {
     }
 
     #[test]
-    fn an_alloc_is_resized_around_its_tasks() {
-        let mut old = job("set", 1, 200);
-        old.kind = JobKind::AllocSet;
-        let mut new = old.clone();
-        new.task.limits = all(5);
-        assert_eq!(task_change(&old, &new, 0), (NoRestart, Effect::InPlace));
-        new.task.limits = all(50);
-        assert_eq!(task_change(&old, &new, 0), (MayMove, Effect::InPlace));
+    fn limits_change_around_tasks_and_allocs_alike() {
+        for kind in [JobKind::Tasks, JobKind::AllocSet] {
+            let mut old = job("set", 1, 200);
+            old.kind = kind;
+            let mut new = old.clone();
+            new.task.limits = all(5);
+            assert_eq!(task_change(&old, &new, 0), (NoRestart, Effect::InPlace));
+            new.task.limits = all(50);
+            assert_eq!(task_change(&old, &new, 0), (MayMove, Effect::InPlace));
+            new.task.command = vec!["new".into()];
+            assert_eq!(task_change(&old, &new, 0), (MayMove, Effect::Restart));
+        }
     }
 
     #[test]

@@ -251,7 +251,7 @@ pub struct Task {
     /// `state.is_on_machine()`; a reservation beside the primary hold only while it runs.
     pub holds: Holds,
     /// The logged reservation, or what a placement will reserve: the limits unless an estimate is
-    /// known. Invariant: at most the limits, at least the disk it must retain.
+    /// known. Invariant: at most the counted limits, at least the disk it must retain.
     pub reservation: Resources,
     pub failures_in_row: u32,
     /// Ends in a row that do not count towards the job's `max_failures`. Invariant: in order, each
@@ -268,6 +268,12 @@ pub struct Task {
     /// Its owner wants it restarted. Invariant: false unless it runs; so whatever stops it is the
     /// restart.
     pub restart_due: bool,
+    /// How often its limits were changed where it was. Orders and what agents report of them say
+    /// the number, so that no report is taken for one about a later change.
+    pub resizes: u32,
+    /// The most that its machine may still allow it, from a change of its limits until the
+    /// machine's agent has reported them in force. Invariant: only while it holds resources.
+    pub limits_in_force: Option<Box<Resources>>,
 }
 
 impl Task {
@@ -276,6 +282,14 @@ impl Task {
     pub fn avoids(&self, machine: MachineId, now: Time) -> bool {
         let counts = |p: &CrashPair| p.crashes >= CRASHES_TO_AVOID && now < p.until;
         self.crashed_on.iter().any(|p| p.machine == machine && counts(p))
+    }
+
+    /// What counts as its limits in every sum: those of its version, and where its machine may
+    /// still allow it more, that. So growth is charged before it happens, and a cut afterwards.
+    #[must_use]
+    #[inline]
+    pub fn counted_limits(&self, limits: Resources) -> Resources {
+        self.limits_in_force.as_ref().map_or(limits, |in_force| limits.max(**in_force))
     }
 
     /// The hold where it runs.

@@ -203,6 +203,7 @@ fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
 fn task_detail(change: TaskChange) -> Option<String> {
     match change {
         TaskChange::Left { notice, .. } => Some(notice.describe().to_owned()),
+        TaskChange::Resized { before, after } => words::limits_change(before, after),
         _ => None,
     }
 }
@@ -235,6 +236,7 @@ fn task_word(change: TaskChange) -> &'static str {
         T::HoldReserved { .. } => "hold-reserved",
         T::HoldReleased { .. } => "hold-released",
         T::RestartDue => "restart-due",
+        T::Resized { .. } => "resized",
     }
 }
 
@@ -249,6 +251,7 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::UpdateOpened { version: v } => ("update-opened", version(v)),
         J::UpdateUndone { version: v } => ("update-undone", version(v)),
         J::UpdateClosed { version: v } => ("update-closed", version(v)),
+        J::LimitsChanged { version: v } => ("limits-changed", version(v)),
         J::Resized { count } => ("resized", Some(format!("count {count}"))),
         J::Stopping => ("stopping", None),
         J::Succeeded => ("succeeded", None),

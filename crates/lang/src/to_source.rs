@@ -3,13 +3,19 @@
 
 use crate::schema::{Schema, unit_of};
 use crate::units::Unit;
+use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::spec::JobSpec;
 use serde_json::{Map, Value, json};
 
 /// The job as it would be written in a file, without its secrets.
 #[must_use]
 pub fn job(spec: &JobSpec) -> Value {
-    let value = serde_json::to_value(spec.redacted()).unwrap_or_default();
+    let mut value = serde_json::to_value(spec.redacted()).unwrap_or_default();
+    // Only a job inside an alloc set has allocs to be paired with.
+    let pairs = spec.alloc_set.is_some() || spec.alloc_pairing != AllocPairing::default();
+    if let (false, Value::Object(fields)) = (pairs, &mut value) {
+        fields.remove("alloc_pairing");
+    }
     to_source(SchemaPosition { schema: &json!({ "$ref": "#/$defs/JobSpec" }), unit: None }, value)
 }
 

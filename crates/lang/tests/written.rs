@@ -1,6 +1,7 @@
 //! A cell's spec, written as a job file, loads as the same spec.
 
-use cellwright_cell::name::Name;
+use cellwright_cell::alloc_pairing::AllocPairing;
+use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
 use cellwright_lang::diagnostic::Source;
 use cellwright_lang::{
@@ -54,4 +55,24 @@ fn what_is_written_back_means_the_same() {
         }
     }
     assert!(seen >= 10, "only {seen} jobs among the examples");
+}
+
+/// Whether the written job says how it pairs with the allocs of a set.
+fn says_how_it_pairs(change: impl FnOnce(&mut JobSpec)) -> bool {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hello.json");
+    let loaded = load(&path, &options()).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let mut spec = specs(loaded.documents).remove(0);
+    change(&mut spec);
+    to_source::job(&spec).get("alloc_pairing").is_some()
+}
+
+#[test]
+fn how_a_job_pairs_is_written_where_it_has_allocs_to_pair_with() {
+    let set = || {
+        let name = |text: &str| Name::new(text).unwrap();
+        Some(JobKey { user: name("dev"), job: name("set") })
+    };
+    assert!(!says_how_it_pairs(|_| {}));
+    assert!(says_how_it_pairs(|spec| spec.alloc_set = set()));
+    assert!(says_how_it_pairs(|spec| spec.alloc_pairing = AllocPairing::Any));
 }

@@ -290,6 +290,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::UpdateJob { owner, spec, .. } => ("update_job", format!("{owner}/{}", spec.name)),
         C::ApplyJob { owner, spec, .. } => ("apply_job", format!("{owner}/{}", spec.name)),
         C::ResizeJob { job, .. } => ("resize_job", job.to_string()),
+        C::ResizeLimits { job, .. } => ("resize_limits", job.to_string()),
         C::StopJob { job, .. } => ("stop_job", job.to_string()),
         C::StopTask { job, index, .. } => ("stop_task", format!("{job}/{index}")),
         C::StopWithin { job, index: None, .. } => ("stop_job", job.to_string()),

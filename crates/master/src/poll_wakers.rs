@@ -57,7 +57,9 @@ fn affected_machine(event: &Event, state: &State) -> Option<MachineId> {
             | TaskChange::Lost { machine }
             | TaskChange::Restarted { machine } => Some(*machine),
             // The agent reported it itself.
-            TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
+            TaskChange::Started { .. }
+            | TaskChange::ReservationChanged
+            | TaskChange::Resized { .. } => None,
             // No agent needs to know of resources that are only reserved.
             TaskChange::HoldReserved { .. } | TaskChange::HoldReleased { .. } => None,
             TaskChange::LogSaverFailed { machine }

@@ -99,6 +99,8 @@ pub struct PlacedTaskInfo<'a> {
     /// The spec it runs under, which may be older than the job's.
     pub spec: &'a Arc<JobSpec>,
     pub version: u32,
+    /// What counts as its limits: more than its spec says while its machine may still allow more.
+    pub limits: Resources,
     pub phase: TaskPhase,
     pub machine: MachineId,
     pub alloc: Option<TaskId>,

@@ -1,6 +1,6 @@
 //! Explains why a task is pending (B17): how many machines are infeasible for which first reason,
-//! the nearest change with which it would fit, the tasks it would have to evict, and its queue
-//! position.
+//! everything that the nearest machine lacks, the nearest change with which it would fit, the tasks
+//! it would have to evict, and its queue position.
 //!
 //! Everything is data ([`Explanation`]); `cellwright_cell::words::explanation` turns it into
 //! sentences. The counts add up to the machines of the cell, because every machine is counted once,
@@ -14,6 +14,7 @@
 mod counterfactual;
 mod evaluation;
 pub mod names;
+mod nearest;
 pub mod placement_ranking;
 pub mod queue_position;
 mod tally;
@@ -23,13 +24,14 @@ use crate::class::ClassId;
 use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::{self, Executor};
 use cellwright_cell::explanation::{
-    Counterfactual, Detail, Explanation, FITS, PortHolder, ReasonCount, TooLarge,
+    Counterfactual, Detail, Explanation, FITS, NearestMachine, PortHolder, ReasonCount, TooLarge,
 };
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{Dimension, Resources};
 use evaluation::PreparedClass;
 use names::NameResolver;
+use nearest::NearTarget;
 use queue_position::QueuePositions;
 use tally::{ReasonGroup, ReasonSubject, Tally};
 use victims::HolderIndex;
@@ -155,9 +157,25 @@ impl<'a> Explainer<'a> {
             kept_apart: tally.kept_apart,
             once_open: tally.once_open,
             too_large: self.too_large(request.limits),
+            nearest: tally
+                .nearest
+                .filter(|_| !fits)
+                .map(|nearest| self.nearest_machine(prepared, nearest)),
             victims: if fits { None } else { tally.candidates.cheapest(prepared, self.names) },
             gang: None,
             standing: None,
+        }
+    }
+
+    fn nearest_machine(&self, prepared: &PreparedClass<'_>, at: NearTarget) -> NearestMachine {
+        let obstacles = nearest::obstacles(prepared, at);
+        NearestMachine {
+            machine: names::machine_ref(self.names, at.machine),
+            alloc: at.alloc.map(|alloc| names::task_ref(self.names, alloc)),
+            obstacles: obstacles
+                .iter()
+                .map(|group| on_one_machine(self.reason_count(prepared, group)))
+                .collect(),
         }
     }
 
@@ -230,6 +248,23 @@ impl<'a> Explainer<'a> {
         };
         ReasonCount { code, machines: group.machines, detail }
     }
+}
+
+/// A reason of the machine that was named before it.
+fn on_one_machine(mut reason: ReasonCount) -> ReasonCount {
+    match &mut reason.detail {
+        Detail::DynamicPorts { machine, .. }
+        | Detail::Device { machine, .. }
+        | Detail::Named { machine, .. }
+        | Detail::Resource { machine, .. } => *machine = None,
+        Detail::Nothing
+        | Detail::Constraint { .. }
+        | Detail::Volume(_)
+        | Detail::Spread { .. }
+        | Detail::StaticPort { .. }
+        | Detail::Tasks { .. } => {}
+    }
+    reason
 }
 
 fn walk(prepared: &PreparedClass<'_>, part: usize) -> Tally {

@@ -157,7 +157,7 @@ fn check(change: fn(&mut JobSpec), want: &[TaskEffect], disruptions: u32, pendin
 
 #[test]
 fn every_task_has_the_fate_that_the_update_gives_it() {
-    use TaskEffect::{Added, InPlace, Moved, Removed, Restarted, Skipped};
+    use TaskEffect::{Added, InPlace, Moved, Removed, Resized, Restarted, Skipped};
     check(|s| s.priority.0 = 101, &[InPlace; 3], 0, 0);
     check(|s| s.count = 4, &[InPlace, InPlace, InPlace, Added], 0, 0);
     check(|s| s.count = 5, &[InPlace, InPlace, InPlace, Added, Added], 0, 1);
@@ -177,7 +177,7 @@ fn every_task_has_the_fate_that_the_update_gives_it() {
     larger(&mut new);
     let result = dry_run(&world, &new);
     // Two share a machine: one of them has to leave, and finds no other.
-    let counts = [Restarted, Moved].map(|fate| result.effects.count(fate));
+    let counts = [Resized, Moved].map(|fate| result.effects.count(fate));
     assert_eq!((counts, result.pending.len()), ([2, 1], 1), "{:?}", result.effects);
     assert_eq!(result.explanation.unwrap().machines_total, 2);
 }

@@ -15,6 +15,7 @@ use cellwright_agent_core::cpus::CpuList;
 use cellwright_agent_core::incarnation::{IncarnationNumber, IncarnationUpdate};
 use cellwright_agent_core::orders::{Orders, OrdersUpdate};
 use cellwright_agent_core::reconcile::{Action, End, Health, Phase};
+use cellwright_agent_core::resize::PendingResize;
 use cellwright_agent_core::resource_control::{
     self, AvailableResources, MachineSample, PressureHistory, ResourceControl, TaskSample,
 };
@@ -22,7 +23,7 @@ use cellwright_agent_core::usage::{Meter, Readings, Sampler};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
-use cellwright_cell::observed::ObservedState;
+use cellwright_cell::observed::{LimitsInForce, ObservedState};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
 use cellwright_messages::{AgentOrders, AgentReport};
@@ -91,6 +92,8 @@ pub struct AgentBugs {
     pub hides_usage: bool,
     /// Reports what one task uses as the usage of another.
     pub swaps_usage: bool,
+    /// Reports limits in force as soon as they are ordered.
+    pub confirms_early: bool,
 }
 
 /// A task started or stopped running here: the input of overlap checks.
@@ -336,6 +339,7 @@ impl VirtualAgent {
     /// Samples what tasks use and runs the control loops on it; returns whether a task ended.
     fn sample_usage(&mut self, now: u64) -> bool {
         self.last_sample = now;
+        let is_resized = self.resize();
         let capacity = self.spec.capacity;
         let read = self.kernel.sample(capacity, now);
         self.meters.retain(|attempt, _| self.kernel.programs().contains_key(attempt));
@@ -346,9 +350,11 @@ impl VirtualAgent {
             self.readings.record(attempt, now, reading, disk);
             let meter = self.meters.entry(attempt).or_default();
             let usage = meter.measure(Duration::from_millis(now), reading, disk);
-            let order = self.core.attempt(attempt).map(|entry| &entry.order.action);
-            if let (Some(usage), Some(Order::Run(work))) = (usage, order) {
-                samples.push(TaskSample::of(attempt, work, &usage, 0));
+            let entry = self.core.attempt(attempt);
+            let order = entry.map(|entry| (&entry.order.action, entry.status.limits.limits));
+            if let (Some(usage), Some((Order::Run(work), in_force))) = (usage, order) {
+                let sample = TaskSample::of(attempt, work, &usage, 0);
+                samples.push(TaskSample { limits: in_force, ..sample });
             }
         }
         // No data outlives its program on this disk.
@@ -359,7 +365,7 @@ impl VirtualAgent {
         let cores = self.cores.clone();
         let machine =
             MachineSample { capacity, available, reserve: keep, cores, idle_permille: None };
-        let mut is_news = false;
+        let mut is_news = is_resized;
         for action in self.control.step(Time(now), &machine, &samples) {
             is_news |= self.apply_control(action, now);
         }
@@ -367,6 +373,34 @@ impl VirtualAgent {
             invariants.check_at(&self.kernel, now);
         }
         is_news
+    }
+
+    /// Changes limits as the core decides; returns whether some were changed. What an alloc uses is
+    /// what runs in it.
+    fn resize(&mut self) -> bool {
+        let pending = self.core.pending_resizes();
+        let is_news = !pending.is_empty();
+        for resize in pending {
+            let used = self.used_by(&resize);
+            let mut limits = resize.next_limits(resize.known.limits, used);
+            if self.bugs.confirms_early {
+                limits = resize.wanted.limits;
+            } else if let Some(row) = self.kernel.program_mut(resize.attempt) {
+                row.work.limits = limits;
+            }
+            let now = LimitsInForce { resizes: resize.wanted.resizes, limits };
+            self.core.observe(resize.attempt, Event::Resized(now));
+        }
+        is_news
+    }
+
+    fn used_by(&self, resize: &PendingResize) -> Resources {
+        let inside = |(attempt, row): &(&Attempt, &Program)| {
+            **attempt == resize.attempt
+                || (resize.is_alloc && row.work.alloc == Some(resize.attempt.task))
+        };
+        let rows = self.kernel.programs().iter().filter(inside);
+        rows.fold(Resources::ZERO, |sum, (_, row)| sum.plus(row.granted))
     }
 
     fn apply_control(&mut self, action: resource_control::Action, now: u64) -> bool {
@@ -396,7 +430,8 @@ impl VirtualAgent {
 
     fn next_sample(&self) -> Option<u64> {
         let is_short = !self.control.resource_pressure(Time(self.last_sample)).is_empty();
-        let is_sampling = is_short || !self.kernel.programs().is_empty();
+        let is_resizing = !self.core.pending_resizes().is_empty();
+        let is_sampling = is_short || is_resizing || !self.kernel.programs().is_empty();
         is_sampling.then_some(self.last_sample + SAMPLE_INTERVAL)
     }
 

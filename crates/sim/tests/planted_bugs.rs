@@ -86,6 +86,12 @@ fn an_acknowledgement_before_the_log() {
     assert_caught(PlantedBugs { acks_early: true, ..PlantedBugs::default() }, &["lost", "misses"]);
 }
 
+#[test]
+fn limits_that_are_reported_before_they_are_in_force() {
+    let bugs = agent(AgentBugs { confirms_early: true, ..AgentBugs::default() });
+    assert_caught(bugs, &["may use more than a report says"]);
+}
+
 fn store(bugs: StoreBugs) -> PlantedBugs {
     PlantedBugs { store: bugs, ..PlantedBugs::default() }
 }

@@ -15,6 +15,7 @@ mod plan;
 mod public_traces;
 mod registry;
 mod rerun_and_labels;
+mod resize;
 mod restart_and_start;
 mod rollouts;
 mod secure_cell;

@@ -127,11 +127,12 @@ fn a_session_with_jobs_reads_like_this() {
             let live = tasks.iter().filter(|task| !task.state.is_dead());
             live.clone().count() == 2
                 && live.clone().all(|t| t.limits.ram == ram && t.state == TaskState::Running)
+                && live.clone().all(|t| t.attempt == 1 && t.limits_in_force.is_none())
         }
     };
     wait_for(&address, "hello", with(512 << 20));
     session.run(&["update", "hello"]);
-    session.run(&["update", "hello", "undo"]);
+    session.run(&["resize", "hello", "--ram", "256MiB"]);
     wait_for(&address, "hello", with(256 << 20));
     session.run(&["job", "status", "-o", "name"]);
     session.run(&["stop", "dev/hello"]);

@@ -20,6 +20,7 @@ mod output;
 mod packages;
 mod pressure_eviction;
 mod reclaim;
+mod resize;
 mod rollouts;
 mod service;
 mod traps;

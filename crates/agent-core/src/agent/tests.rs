@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::reconcile::tests::{order, run, work};
+use cellwright_cell::desired::RunSpec;
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::ObservedState;
@@ -128,4 +129,44 @@ fn an_agent_that_comes_back_goes_on_with_what_it_finds() {
     assert!(agent.observe(alloc, Event::Held).needs_reconcile, "who waits for it can start");
     assert_eq!(agent.alloc(TaskId(2)).map(|(attempt, _)| attempt), Some(alloc));
     assert_eq!(agent.alloc(TaskId(1)), None);
+}
+
+#[test]
+fn limits_change_while_a_task_runs_once_their_room_is_free() {
+    let mut agent = agent();
+    let first = Attempt::new(TaskId(1), 1);
+    let sized = |resizes, cpu, waits_for: Vec<Victim>| {
+        let limits = Resources { cpu, ..Resources::ZERO };
+        let work = Order::Run(Box::new(RunSpec { limits, waits_for, ..work() }));
+        DesiredTask { resizes, ..order(1, 1, work) }
+    };
+    let victim = Victim { task: TaskId(2), attempt: 1 };
+    let cause = StopCause::Preempted;
+    let leaving = || order(2, 1, Order::Stop { notice: Span::ZERO, cause });
+    agent.adopt(order(2, 1, run()));
+    agent.handle_orders(answer(1, vec![sized(0, 10, vec![]), leaving()]), 0);
+    agent.next_actions(0);
+    agent.handle_orders(answer(2, vec![sized(1, 20, vec![victim]), leaving()]), 0);
+    assert_eq!(agent.pending_resizes(), [], "it is being prepared, with the limits it had");
+    agent.observe(first, RUNS);
+    let [pending] = agent.pending_resizes()[..] else { panic!("nothing to change") };
+    assert_eq!((pending.wanted.limits.cpu, pending.known.limits.cpu), (20, 10));
+    assert!(!pending.may_grow);
+    agent.observe(Attempt::new(TaskId(2), 1), Event::Ended(End::Gone));
+    let [pending] = agent.pending_resizes()[..] else { panic!("nothing to change") };
+    assert!(pending.may_grow);
+    let stored = |agent: &AgentCore| agent.attempt(first).unwrap().order_in_force();
+    assert_eq!(stored(&agent).resizes, 0, "the next agent finds it as it is");
+    let change = agent.observe(first, Event::Resized(pending.wanted));
+    assert_eq!((change.needs_report, change.needs_reconcile), (true, false));
+    assert_eq!((agent.pending_resizes(), stored(&agent).resizes), (vec![], 1));
+    let statuses = agent.statuses();
+    let told = reconcile::report(&statuses);
+    assert_eq!((told[0].limits, told[1].limits), (Some(pending.wanted), None));
+    // The next agent goes on from there.
+    let mut next = AgentCore::new(IncarnationNumber::next_after(None), agent.orders().clone());
+    next.adopt(stored(&agent));
+    next.refresh();
+    next.observe(first, RUNS);
+    assert_eq!(next.pending_resizes(), []);
 }

@@ -3,13 +3,15 @@
 use super::*;
 use cellwright_cell::desired::RunSpec;
 use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::resource::Resources;
 use cellwright_cell::task::StopCause;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     let name = format!("u/j/{task}");
-    DesiredTask { task: TaskId(task), attempt, log_saver_run: 0, name, action, lease: None }
+    let task = TaskId(task);
+    DesiredTask { task, attempt, log_saver_run: 0, name, action, lease: None, resizes: 0 }
 }
 
 pub(crate) fn work() -> RunSpec {
@@ -60,6 +62,7 @@ const LIVE: AttemptStatus = AttemptStatus {
     is_alloc: false,
     alloc: None,
     lease_until: None,
+    limits: LimitsInForce { resizes: 0, limits: Resources::ZERO },
 };
 
 fn check(orders: Option<&[DesiredTask]>, seen: &[(Attempt, AttemptStatus)], want: &[&str]) {
@@ -207,7 +210,7 @@ fn what_is_seen_is_told() {
         let seen = Attempts::from([(attempt(1, 2), AttemptStatus { phase, ..LIVE })]);
         assert_eq!(
             report(&seen),
-            [ObservedTask { task: TaskId(1), attempt: 2, log_saver_run: 0, state }]
+            [ObservedTask { task: TaskId(1), attempt: 2, log_saver_run: 0, state, limits: None }]
         );
     }
 }

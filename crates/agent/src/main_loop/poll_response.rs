@@ -48,6 +48,9 @@ impl Agent {
                 .changed_health_checks
                 .into_iter()
                 .for_each(|attempt| self.start_prober(attempt));
+            if !self.core.pending_resizes().is_empty() {
+                self.sample_tasks();
+            }
         }
         if outcome.incarnation_change != IncarnationUpdate::Raised {
             self.reconcile();

@@ -14,7 +14,7 @@ use crate::preparer::{PendingStart, Preparer};
 use crate::shim::protocol::{ExitCause, Request};
 use crate::shim_program::ShimProgram;
 use crate::state_dir::Folders;
-use crate::watch::{self, Readings, WatchedTask};
+use crate::watch::{self, Readings, WatchList};
 use cellwright_agent_core::agent::Event;
 use cellwright_agent_core::reconcile::End;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
@@ -179,7 +179,7 @@ pub(super) fn watcher(
     folders: &Folders,
     (readings, updates): (Readings, mpsc::UnboundedSender<(Attempt, AttemptUpdate)>),
     supervisor: &Supervisor,
-) -> std::io::Result<SyncSender<Vec<WatchedTask>>> {
+) -> std::io::Result<SyncSender<WatchList>> {
     let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
     let machine = watch::MachineConfig {
         capacity,

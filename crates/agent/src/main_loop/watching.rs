@@ -9,13 +9,17 @@ use crate::machine;
 use crate::record;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::usage::MeasuredTask;
-use crate::watch::{AllocDisk, Finding, WatchedTask};
-use cellwright_agent_core::agent::AttemptEntry;
+use crate::watch::{AllocDisk, Finding, ResizedAlloc, WatchList, WatchedTask};
+use cellwright_agent_core::agent::{AttemptEntry, Event};
 use cellwright_agent_core::reconcile::Phase;
+use cellwright_agent_core::resize::PendingResize;
 use cellwright_cell::desired::Action as Order;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
+use cellwright_cell::observed::LimitsInForce;
+use cellwright_isolate::cgroup::Group;
 use cellwright_supervise::failpoint;
+use std::collections::BTreeMap;
 
 impl Agent {
     /// From here on the task's health is probed; a task without a check is healthy because it runs.
@@ -57,9 +61,22 @@ impl Agent {
         }
     }
 
-    /// Has the tasks sampled that run in cgroups. A pass that is not over yet is not hurried.
-    pub(super) fn sample_tasks(&self) {
+    /// Has the tasks sampled that run in cgroups, and limits changed. A pass that is not over yet
+    /// is not hurried.
+    pub(super) fn sample_tasks(&mut self) {
         failpoint("agent");
+        let mut resizes: BTreeMap<Attempt, PendingResize> = BTreeMap::new();
+        let mut allocs = Vec::new();
+        for resize in self.core.pending_resizes() {
+            match self.group_of(&resize) {
+                // Nothing of it is limited, so whatever is asked for is in force.
+                None => self.on_resized(resize.attempt, resize.wanted),
+                Some((name, group)) if resize.is_alloc => {
+                    allocs.push(ResizedAlloc { name, group, resize });
+                }
+                Some(_) => drop(resizes.insert(resize.attempt, resize)),
+            }
+        }
         let watched = |(attempt, entry): (&Attempt, &AttemptEntry)| {
             let (Phase::Running(_), Order::Run(work)) = (entry.status.phase, &entry.order.action)
             else {
@@ -73,37 +90,70 @@ impl Agent {
                 alloc_disk: work.alloc.and_then(|alloc| self.alloc_disk(alloc)),
                 class: work.appclass,
                 priority: work.priority,
-                limits: work.limits,
+                limits: entry.status.limits.limits,
+                resize: resizes.get(attempt).copied(),
                 reservation: work.reservation,
                 isolation: work.isolation.clone(),
                 ports: work.ports.clone(),
             })
         };
-        let _ = self.watcher.try_send(self.core.attempts().iter().filter_map(watched).collect());
+        let tasks = self.core.attempts().iter().filter_map(watched).collect();
+        let _ = self.watcher.try_send(WatchList { tasks, allocs });
+    }
+
+    /// The name of what is to be resized, and its cgroup; `None` where it has none.
+    fn group_of(&self, resize: &PendingResize) -> Option<(String, Group)> {
+        let entry = self.core.attempt(resize.attempt)?;
+        let group = if resize.is_alloc {
+            self.preparer.groups.alloc_group(resize.attempt)
+        } else {
+            self.locals.get(&resize.attempt)?.group.clone()
+        };
+        Some((entry.order.name.clone(), group?))
+    }
+
+    /// The masters are told once the next agent would know.
+    fn on_resized(&mut self, attempt: Attempt, limits: LimitsInForce) {
+        let change = self.core.observe(attempt, Event::Resized(limits));
+        let Some(entry) = self.core.attempt(attempt).filter(|entry| entry.status.is_active())
+        else {
+            return;
+        };
+        if let Err(error) = self.folders.replace_order(&entry.order_in_force()) {
+            tracing::error!(task = entry.order.name, %error, "its limits cannot be written");
+        }
+        if change.needs_report {
+            self.news.notify_one();
+        }
     }
 
     /// What the tasks of an alloc share on disk.
     fn alloc_disk(&self, alloc: TaskId) -> Option<AllocDisk> {
         let (alloc, entry) = self.core.alloc(alloc)?;
-        let Order::Hold { limits, .. } = &entry.order.action else { return None };
         Some(AllocDisk {
             alloc,
             group: self.preparer.groups.alloc_group(alloc),
             folder: self.folders.work_dir(alloc),
-            limit: limits.disk,
+            limit: entry.status.limits.limits.disk,
         })
     }
 
     pub(super) fn on_finding(&mut self, attempt: Attempt, finding: Finding) {
-        let Some(local) = self.locals.get_mut(&attempt) else { return };
         match finding {
-            Finding::Condemned { class, why } => local.send(Request::Condemn { class, why }),
+            Finding::Condemned { class, why } => {
+                if let Some(local) = self.locals.get(&attempt) {
+                    local.send(Request::Condemn { class, why });
+                }
+            }
             Finding::UnassignedPorts(ports) => {
                 let task = self.core.attempt(attempt).map(|entry| entry.order.name.as_str());
                 tracing::warn!(task, ?ports, "listens where it was not told to");
-                local.unassigned_ports = ports;
+                if let Some(local) = self.locals.get_mut(&attempt) {
+                    local.unassigned_ports = ports;
+                }
                 self.advertise_unassigned_ports();
             }
+            Finding::Resized(limits) => self.on_resized(attempt, limits),
         }
     }
 

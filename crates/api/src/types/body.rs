@@ -304,15 +304,31 @@ pub enum BatchItem {
 ///
 /// # Errors
 /// When it names nothing.
-pub fn named_size(size: JobSize) -> Result<JobSize, ApiError> {
+fn named_size(size: JobSize) -> Result<JobSize, ApiError> {
     if size.is_empty() {
         return Err(ApiError::field(
             "count",
             "none",
-            "one of count, cpu, ram and disk, or several",
+            "one of count, cpu, ram, disk and disk_rate, or several",
         ));
     }
     Ok(size)
+}
+
+/// The command that gives a job this size: limits alone leave the number of its tasks alone.
+///
+/// # Errors
+/// When the size names nothing.
+pub fn resize_command(
+    job: JobKey,
+    size: JobSize,
+    expect: Option<u32>,
+) -> Result<Command, ApiError> {
+    let size = named_size(size)?;
+    Ok(match size.count {
+        None => Command::ResizeLimits { job, limits: size.limits(), expect },
+        Some(_) => Command::ResizeJob { job, size, expect },
+    })
 }
 
 impl BatchItem {
@@ -336,9 +352,7 @@ impl BatchItem {
             BatchItem::UpdateJob { owner, spec, expect } => {
                 Command::UpdateJob { owner, spec: Box::new(spec), expect }
             }
-            BatchItem::ResizeJob { job, size, expect } => {
-                Command::ResizeJob { job, size: named_size(size)?, expect }
-            }
+            BatchItem::ResizeJob { job, size, expect } => resize_command(job, size, expect)?,
             BatchItem::StopJob { job, expect } => Command::StopJob { job, expect },
             BatchItem::UndoUpdate { job, expect } => Command::UndoUpdate { job, expect },
             BatchItem::CloseUpdate { job, expect } => Command::CloseUpdate { job, expect },

@@ -25,6 +25,17 @@ pub struct ReasonView {
     pub about: String,
 }
 
+/// The machine with the fewest obstacles for a task; open machines come first, and of those with as
+/// many the one that lacks least.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NearestView {
+    pub machine: String,
+    /// Of a task inside an alloc set: the alloc, as `user/job/index`.
+    pub alloc: Option<String>,
+    /// All of them, in the order in which they are checked; `machines` is 1 in each.
+    pub obstacles: Vec<ReasonView>,
+}
+
 /// A change of the request with which it would fit somewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CounterfactualView {
@@ -134,6 +145,9 @@ pub struct ExplanationView {
     pub counterfactual: Option<CounterfactualView>,
     /// The other changes that would help, nearest first.
     pub alternatives: Vec<CounterfactualView>,
+    /// The machine that comes nearest to taking it, and everything that stands against it there;
+    /// absent when it fits somewhere.
+    pub nearest: Option<NearestView>,
     /// Machines that would accept it if nothing else ran on them.
     pub when_empty: u32,
     /// Tasks that would have to be evicted, as `user/job/index`.

@@ -129,6 +129,10 @@ pub struct TaskView {
     /// The alloc it is in, as `user/job/index`.
     pub alloc: Option<String>,
     pub limits: Resources,
+    /// The most that its machine may still allow it, while a change of its limits is not in force:
+    /// this counts where it is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits_in_force: Option<Resources>,
     pub reservation: Resources,
     /// Its recent usage. Absent while it does not run, or where none was reported.
     pub used: Option<Resources>,

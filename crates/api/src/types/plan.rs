@@ -58,6 +58,8 @@ pub struct PlannedTasks {
     pub removed: u32,
     /// They take the change without a restart.
     pub in_place: u32,
+    /// They run on with other limits where they are.
+    pub resized: u32,
     /// Stopped and started on the same machine.
     pub restarted: u32,
     /// Stopped, and in need of another machine.
@@ -69,6 +71,31 @@ pub struct PlannedTasks {
     /// Number of tasks whose effect was estimated from the class of the change: the job is very
     /// large.
     pub estimated: u32,
+}
+
+/// What would become of a task that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PlannedChange {
+    /// Runs on with other limits.
+    Resized,
+    /// Stopped and started on the same machine.
+    Restarted,
+    /// Stopped, and in need of another machine.
+    Moved,
+    /// Keeps the old spec.
+    Skipped,
+}
+
+/// Tasks of which the same would become, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedEffect {
+    pub change: PlannedChange,
+    pub count: u32,
+    /// The lowest of their indices.
+    pub tasks: Vec<u32>,
+    /// Such as `task.command` for a restart, and all that may not fit any more for a move.
+    pub fields: Vec<String>,
 }
 
 /// Tasks of the job that would be placed on one machine.
@@ -131,6 +158,8 @@ pub struct JobPlan {
     /// The strongest class of the changes; absent for a new job.
     pub class: Option<ChangeClass>,
     pub tasks: PlannedTasks,
+    /// Which of its tasks are resized, restarted, moved or skipped, and for what.
+    pub effects: Vec<PlannedEffect>,
     /// Tasks that would be placed.
     pub placed: u32,
     /// Tasks that would stay pending.

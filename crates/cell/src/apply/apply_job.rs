@@ -248,7 +248,7 @@ mod tests {
         cell.ok(apply(&spec, None));
         cell.run("jfoo", 0, "m1");
         let mut small = spec.clone();
-        small.task.limits = all(40);
+        (small.task.limits, small.task.command) = (all(40), vec!["new".into()]);
         assert_eq!(cell.ok(apply(&small, None)), done(ApplyOutcome::Updated, 2));
         cell.ok(Command::StepUpdate { job: key("ubar/jfoo"), index: 0 });
         cell.report("jfoo", 0, Observed::Stopped);

@@ -146,6 +146,9 @@ impl<'c> Rights<'c> {
             | C::RestartTasks { job: key, .. }
             | C::StartTasks { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
+            C::ResizeLimits { job: key, .. } => {
+                Rights { controller: Some(ControllerName::Autosize), ..job(key) }
+            }
             C::CloseUpdate { job: key, .. } => {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }
             }

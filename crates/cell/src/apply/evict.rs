@@ -173,10 +173,10 @@ impl Context<'_> {
     }
 
     fn check_job_budget(&self, job: JobId, tasks: u32) -> Result<(), Rejection> {
-        let max = self.state.jobs.get(job).and_then(|row| row.spec().max_down);
+        let Some(row) = self.state.jobs.get(job) else { return Ok(()) };
         let down = self.state.job_load(job).map_or(0, |load| load.down());
-        match max {
-            Some(max) if down.saturating_add(tasks) > max => {
+        match row.spec().max_down {
+            Some(max) if !disruption::within_max_down(row.spec(), down, tasks) => {
                 Err(Rejection::BudgetExhausted { job, down, max })
             }
             _ => Ok(()),
@@ -190,6 +190,7 @@ fn wrong_state(task: TaskId, row: &Task, action: TaskAction) -> Rejection {
 
 #[cfg(test)]
 mod tests {
+    use crate::alloc_pairing::AllocPairing;
     use crate::apply::fixture::{Cell, job, key, machine, name};
     use crate::command::{Command, EvictCause, Observed};
     use crate::disruption::DisruptionLimit;
@@ -342,7 +343,11 @@ mod tests {
 
     #[test]
     fn an_alloc_takes_its_tasks_along_if_their_budget_allows() {
-        for (max_down, want) in [(1, "refused"), (2, "done")] {
+        use AllocPairing::{Any, Index};
+        // Tasks that are paired with the alloc leave it together or never.
+        let cases =
+            [(1, Any, "refused"), (2, Any, "done"), (0, Index, "refused"), (1, Index, "done")];
+        for (max_down, alloc_pairing, want) in cases {
             let mut cell = Cell::with_machines(1);
             let mut set = job("jset", 1, 100);
             set.kind = JobKind::AllocSet;
@@ -350,7 +355,7 @@ mod tests {
             cell.submit(&set);
             let mut inner = job("jfoo", 2, 100);
             inner.alloc_set = Some(key("ubar/jset"));
-            inner.max_down = Some(max_down);
+            (inner.max_down, inner.alloc_pairing) = (Some(max_down), alloc_pairing);
             cell.submit(&inner);
             cell.run("jset", 0, "m1");
             let alloc = cell.task_id("jset", 0);
@@ -360,7 +365,7 @@ mod tests {
             let message = evict(&mut cell, "jset", 0, EvictCause::Drain);
             assert!(message.starts_with(want), "max_down {max_down}: {message}");
             let moved = TaskState::Stopping(StopCause::AllocMoved);
-            assert_eq!(cell.states("jfoo") == [moved; 2], max_down == 2);
+            assert_eq!(cell.states("jfoo") == [moved; 2], want == "done");
         }
     }
 

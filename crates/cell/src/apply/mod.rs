@@ -148,6 +148,7 @@ impl Context<'_> {
             C::SubmitJob { owner, spec } => self.submit_job(owner, spec),
             C::UpdateJob { owner, spec, expect } => self.update_job(owner, spec, *expect),
             C::ResizeJob { job, size, expect } => self.resize_job(job, size, *expect),
+            C::ResizeLimits { job, limits, expect } => self.resize_limits(job, *limits, *expect),
             C::StopJob { job, expect } => self.stop_job(job, *expect),
             C::StopTask { job, index, expect } => self.stop_single_task(job, *index, *expect),
             C::UndoUpdate { job, expect } => self.undo_update(job, *expect),

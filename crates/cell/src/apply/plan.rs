@@ -394,7 +394,8 @@ impl Context<'_> {
             let retained = retained_disk_of(row, gone.id, &gone.row);
             stayed = stayed.minus(retained).plus(gone.row.reservation);
             if spec.priority.is_prod() {
-                prod_limits = prod_limits.plus(spec.limits_of(gone.row.index));
+                let limits = gone.row.counted_limits(spec.limits_of(gone.row.index));
+                prod_limits = prod_limits.plus(limits);
                 is_prod = true;
             }
         }

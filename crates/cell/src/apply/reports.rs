@@ -18,6 +18,7 @@ use crate::command::{Done, Observed, TaskReport, Verdict};
 use crate::event::TaskChange;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::reason::{Reason, Rejection, TaskAction};
+use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
 use crate::task::{ExitClass, Grant, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use std::sync::Arc;
@@ -36,6 +37,8 @@ enum ReportEffect {
     /// Gone, and its end was not seen.
     Lost,
     Unhealthy,
+    /// After so many changes of its limits, these are in force.
+    Resized(u32, Resources),
     Refuse(TaskAction),
 }
 
@@ -94,6 +97,9 @@ impl Context<'_> {
             ReportEffect::DoneInTime => self.finished_before_stop(task),
             ReportEffect::Lost => self.lost(task, machine),
             ReportEffect::Unhealthy => self.unhealthy(task),
+            ReportEffect::Resized(resizes, in_force) => {
+                return Ok(self.limits_reported(task, resizes, in_force));
+            }
             ReportEffect::Refuse(action) => return Err(refuse(task, state, action)),
         }
         Ok(true)
@@ -207,7 +213,7 @@ impl Context<'_> {
 }
 
 /// A running task waits for no others.
-fn clear_waits(grant: &mut Option<Arc<Grant>>) {
+pub(super) fn clear_waits(grant: &mut Option<Arc<Grant>>) {
     if let Some(held) = grant.as_mut().filter(|held| !held.waits_for.is_empty()) {
         let held = Arc::make_mut(held);
         held.waits_for = Vec::new();
@@ -232,7 +238,13 @@ fn report_effect(state: TaskState, what: Observed) -> ReportEffect {
         }
         (TaskState::Stopping(_), O::Left(notice)) => ReportEffect::Gone(Some(notice)),
         // Sent before the order to stop arrived.
-        (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => ReportEffect::Nothing,
+        (
+            TaskState::Stopping(_),
+            O::Started | O::Unhealthy | O::Healthy | O::LimitsInForce { .. },
+        ) => ReportEffect::Nothing,
+        (TaskState::Assigned | TaskState::Running, O::LimitsInForce { resizes, limits }) => {
+            ReportEffect::Resized(resizes, limits)
+        }
         (TaskState::Assigned, O::Started) => ReportEffect::Start,
         (TaskState::Running, O::Started | O::Healthy) => ReportEffect::Nothing,
         (TaskState::Assigned | TaskState::Running, O::Finished) => ReportEffect::Finish,
@@ -249,7 +261,14 @@ fn late_report_effect(state: TaskState, what: Observed) -> ReportEffect {
     use Observed as O;
     let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
     match what {
-        O::Finished | O::Failed(_) | O::Stopped | O::Left(_) | O::Lost if ended => {
+        O::Finished
+        | O::Failed(_)
+        | O::Stopped
+        | O::Left(_)
+        | O::Lost
+        | O::LimitsInForce { .. }
+            if ended =>
+        {
             ReportEffect::Nothing
         }
         _ => ReportEffect::Refuse(TaskAction::LateReport),

@@ -14,7 +14,7 @@ use crate::event::TaskChange;
 use crate::reason::{Allowed, Conflict, Given, Reason, Rejection, TaskAction};
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobKind, JobSpec};
-use crate::task::TaskState;
+use crate::task::{Task, TaskState};
 
 impl Context<'_> {
     pub(super) fn set_reservations(&mut self, changes: &[ReservationChange]) -> Verdict {
@@ -54,7 +54,7 @@ impl Context<'_> {
         let Some(spec) = spec else {
             return Err(Rejection::NoSuchRow(row.job.into()));
         };
-        check_reservation(spec, row.index, reservation)?;
+        check_reservation(spec, row, reservation)?;
         if row.reservation == reservation {
             return Ok(false);
         }
@@ -65,15 +65,15 @@ impl Context<'_> {
     }
 }
 
-/// Reservations lie between the disk a task must retain and its limits.
-fn check_reservation(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Rejection> {
+/// Reservations lie between the disk a task must retain and its counted limits.
+fn check_reservation(spec: &JobSpec, row: &Task, reservation: Resources) -> Result<(), Rejection> {
     if spec.kind == JobKind::AllocSet {
         return Err(Rejection::WrongState(Conflict::AllocAtLimits));
     }
     if !spec.reclaimable {
         return Err(Rejection::WrongState(Conflict::NotReclaimable));
     }
-    let limits = spec.limits_of(index);
+    let limits = row.counted_limits(spec.limits_of(row.index));
     let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
     let least = Resources { disk: kept, ..Resources::ZERO };
     let outside = |d: &Dimension| {

@@ -11,7 +11,6 @@
 use super::Context;
 use super::apply_job::job_outcome;
 use super::jobs::next_version;
-use crate::admit;
 use crate::bounds::{Growth, encoded_bytes};
 use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::event::{JobChange, TaskChange};
@@ -28,7 +27,7 @@ use crate::time::Time;
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Only a new count takes effect at once, new limits by an update.
+    /// A new count takes effect at once, and so do new limits where they fit.
     pub(super) fn resize_job(
         &mut self,
         key: &JobKey,
@@ -43,20 +42,12 @@ impl Context<'_> {
             return Ok(Done::Job { became: ApplyOutcome::Unchanged, version, closed: None });
         }
         self.check_expected_version(key, &job, expect)?;
-        let count_alone = spec.task.limits == old.task.limits;
-        if spec.task.limits.ram != old.task.limits.ram {
-            // There is no job file that would have been checked for it.
-            admit::check(&spec, admit::has_memory_to_start)?;
+        if spec.task.limits != old.task.limits {
+            return self.change_size(key, &spec);
         }
-        let (done, closed) = self.after_complete_update(key, |context| {
-            if count_alone {
-                context.set_count(key, spec.count)
-            } else {
-                context.try_update(&key.user, &spec, None)
-            }
-        })?;
-        let became = if count_alone { ApplyOutcome::Resized } else { ApplyOutcome::Updated };
-        Ok(job_outcome(done, became, closed))
+        let change = |context: &mut Context<'_>| context.set_count(key, spec.count);
+        let (done, closed) = self.after_complete_update(key, change)?;
+        Ok(job_outcome(done, ApplyOutcome::Resized, closed))
     }
 
     /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
@@ -147,6 +138,8 @@ impl Context<'_> {
             last_end: None,
             notice_max: None,
             restart_due: false,
+            resizes: 0,
+            limits_in_force: None,
         };
         let task = self.state.insert_task(task);
         self.task_event(task, TaskChange::Submitted, Reason::Admitted);
@@ -215,7 +208,7 @@ mod tests {
     use crate::spec::{JobSpec, TaskOverride};
     use crate::task::{ExitClass, StopCause, TaskOutcome, TaskState};
     use crate::time::Time;
-    use ApplyOutcome::{Resized, Unchanged, Updated};
+    use ApplyOutcome::{Resized, Unchanged};
     use TaskState::{Dead, Pending, Running, Stopping};
 
     fn resize(count: u32) -> Command {
@@ -278,20 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn new_limits_open_an_update_and_leave_the_rest_of_the_spec() {
+    fn new_limits_take_effect_where_they_fit_and_leave_the_rest_of_the_spec() {
         let mut cell = running();
         let before = spec_of(&cell);
         let more = JobSize { ram: Some(2 * MIN_RAM), ..JobSize::default() };
-        assert_eq!(cell.ok(sized(more, Some(1))), done(Updated, 2, None));
+        assert_eq!(cell.ok(sized(more, Some(1))), done(Resized, 2, None));
         let mut wanted = before.clone();
         wanted.task.limits.ram = 2 * MIN_RAM;
         assert_eq!(spec_of(&cell), wanted, "its secret is still there");
+        assert_eq!(cell.states("jfoo"), [Running]);
         // It is so already, whatever version was seen.
         assert_eq!(cell.ok(sized(more, Some(1))), done(Unchanged, 2, None));
         assert_eq!(cell.ok(sized(JobSize::default(), None)), done(Unchanged, 2, None));
-        let open = "not possible while an update of job ubar/jfoo is open; \
-                    close it or undo it first";
-        assert_eq!(cell.rejection_text(resize(2)), open);
+        let both = JobSize { ram: Some(3 * MIN_RAM), ..JobSize::tasks(2) };
+        assert_eq!(cell.ok(sized(both, None)), done(Resized, 3, None));
+        assert_eq!(cell.states("jfoo"), [Running, Pending]);
         let mut cell = running();
         let none = JobSize { ram: Some(1), ..JobSize::default() };
         let why = "field task.limits.ram: value 1 is not valid; allowed: 2097152 (2 MiB) or more";

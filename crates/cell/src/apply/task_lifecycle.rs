@@ -101,6 +101,9 @@ impl Context<'_> {
     /// Its room is released here, so disk that must be retained is charged in the same step.
     fn begin_stop(&mut self, id: TaskId, task: &Task, machine: MachineId, cause: StopCause) {
         let held = task.state.holds_resources();
+        if !cause.restarts_in_place() {
+            self.forget_limits_in_force(id);
+        }
         self.set_task(id, |t| t.state = TaskState::Stopping(cause));
         if held && !cause.restarts_in_place() {
             self.retain_disk(id, task, machine);
@@ -207,6 +210,7 @@ impl Context<'_> {
     }
 
     fn restart_in_place(&mut self, id: TaskId, machine: MachineId, reason: Reason) {
+        self.forget_limits_in_force(id);
         self.set_task(id, |t| {
             t.state = TaskState::Assigned;
             t.attempt += 1;
@@ -224,6 +228,7 @@ impl Context<'_> {
         reason: Reason,
         not_before: Time,
     ) {
+        self.forget_limits_in_force(id);
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
@@ -286,6 +291,7 @@ impl Context<'_> {
         change: TaskChange,
         reason: Reason,
     ) {
+        self.forget_limits_in_force(id);
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         self.vacate(id, &task);
         let Some(job) = self.state.jobs.get(task.job) else { return };

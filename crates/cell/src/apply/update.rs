@@ -1,13 +1,14 @@
 //! Rolling updates (B7): a job rolls from one spec to another, task by task, and can be rolled back
 //! until the owner closes the update.
 //!
-//! Changes that need neither a restart nor a move take effect at once. The rest waits for a
-//! controller, one [`crate::Command::StepUpdate`] at a time, so that disruption budgets are
-//! honoured in the present state; a command that rolled all tasks at once could not know what else
-//! goes down meanwhile. Undoing is the same roll with the ends exchanged.
+//! Changes that need neither a restart nor a move take effect at once, limits among them. The rest
+//! waits for a controller, one [`crate::Command::StepUpdate`] at a time, so that disruption budgets
+//! are honoured in the present state; a command that rolled all tasks at once could not know what
+//! else goes down meanwhile. Undoing is the same roll with the ends exchanged.
 
 mod finish;
 mod in_place;
+mod limits;
 mod restart;
 mod rollback;
 
@@ -145,6 +146,7 @@ impl Context<'_> {
             // What was finished is undone as far as it went.
             finishing: update.finishing,
             rolled_back: why != Reason::Requested,
+            limits_only: update.limits_only,
             ..Update::opened(update.to, version, update.opened_at)
         };
         let old_count = job.spec().count;
@@ -507,7 +509,7 @@ mod tests {
     }
 
     /// Task 0 of `jfoo` (2 x 10 on `m1`, of which others hold 75) steps to new limits.
-    fn check_limits(priority: u16, limits: u64, want: StopCause) {
+    fn check_limits(priority: u16, limits: u64, want: TaskState) {
         let spec = job("jfoo", 2, priority);
         let mut cell = Cell::with_machines(2);
         cell.grant("ubar", Band::Batch, 1000);
@@ -522,15 +524,16 @@ mod tests {
         cell.run("jfoo", 1, "m1");
         cell.ok(update(&changed(&spec, |s| s.task.limits = all(limits)), None));
         cell.ok(step(0));
-        assert_eq!(cell.states("jfoo")[0], Stopping(want), "{priority} {limits}");
+        assert_eq!(cell.states("jfoo")[0], want, "{priority} {limits}");
+        assert_eq!(cell.task("jfoo", 0).attempt, 1);
     }
 
     #[test]
     fn larger_limits_stay_where_they_fit() {
         for priority in [100, 200] {
-            check_limits(priority, 5, StopCause::RestartInPlace);
-            check_limits(priority, 15, StopCause::RestartInPlace);
-            check_limits(priority, 16, StopCause::UpdateMoves);
+            check_limits(priority, 5, Running);
+            check_limits(priority, 15, Running);
+            check_limits(priority, 16, Stopping(StopCause::UpdateMoves));
         }
     }
 
@@ -597,9 +600,13 @@ mod tests {
         let mut cell = rolling(&spec);
         cell.ok(update(&changed(&spec, |s| s.task.limits.ram = 5), None));
         assert_eq!(charged(&cell, Band::Batch), all(30));
-        cell.ok(step(0));
-        cell.ok(step(1));
         cell.ok(close());
+        // Two run, and may still use what they had.
+        assert_eq!(charged(&cell, Band::Batch), Resources { ram: 25, ..all(30) });
+        for index in [0, 1] {
+            let limits = Resources { ram: 5, ..all(10) };
+            cell.report("jfoo", index, Observed::LimitsInForce { resizes: 1, limits });
+        }
         assert_eq!(charged(&cell, Band::Batch), Resources { ram: 15, ..all(30) });
         let short = "quota of ubar in band batch does not suffice: \
                      disk: asked 120 B, available 100 B, short by 20 B";
@@ -695,6 +702,30 @@ mod tests {
         cell.report("jother", 0, Observed::Stopped);
         cell.report("jfoo", 0, Observed::Started);
         assert_eq!(waits_for(&cell), []);
+    }
+
+    #[test]
+    fn what_grows_while_it_runs_may_do_so_when_those_are_gone_whose_room_it_is() {
+        let mut cell = Cell::with_machines(1);
+        cell.grant("ubar", Band::Batch, 200);
+        cell.submit(&changed(&job("jother", 1, 100), |s| s.task.limits = all(80)));
+        cell.run("jother", 0, "m1");
+        let spec = job("jfoo", 1, 100);
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        cell.ok(Command::StopJob { job: key("ubar/jother"), expect: None });
+        cell.ok(update(&changed(&spec, |s| s.task.limits = all(30)), None));
+        let other = Victim { task: cell.task_id("jother", 0), attempt: 1 };
+        let orders = crate::desired::desired_tasks(&cell.state, crate::id::MachineId(0));
+        let waits_for = orders.iter().find_map(|order| match &order.action {
+            crate::desired::Action::Run(work) => Some(work.waits_for.clone()),
+            _ => None,
+        });
+        assert_eq!((cell.states("jfoo"), waits_for), (vec![Running], Some(vec![other])));
+        cell.report("jother", 0, Observed::Stopped);
+        let limits = all(30);
+        cell.report("jfoo", 0, Observed::LimitsInForce { resizes: 1, limits });
+        assert_eq!(cell.task("jfoo", 0).grant(), None);
     }
 
     /// An alloc grows into room that `jother` is leaving: what is put into it waits.

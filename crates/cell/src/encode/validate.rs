@@ -215,6 +215,9 @@ fn check_job(row: &str, job: &Job) -> Checked {
 
 fn check_task(row: &str, task: &Task) -> Checked {
     check_admitted(row, admit::check_quantities("reservation", task.reservation))?;
+    if let Some(limits) = &task.limits_in_force {
+        check_admitted(row, admit::check_quantities("limits_in_force", **limits))?;
+    }
     at_most(row, "attempt", u64::from(task.attempt), MAX_COUNTER)?;
     if let Some(end) = &task.last_end {
         at_most(row, "attempt that ended last", u64::from(end.attempt), MAX_COUNTER)?;

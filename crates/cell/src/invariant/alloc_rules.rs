@@ -27,7 +27,7 @@ pub(super) fn check(state: &State) -> Check {
                 return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, hold.alloc));
             }
         }
-        let whole = task.reservation == spec.limits_of(task.index);
+        let whole = task.reservation == task.counted_limits(spec.limits_of(task.index));
         let due = task.state.holds_resources() || task.state == TaskState::Pending;
         if spec.kind == JobKind::AllocSet && due && !whole {
             return fail(format!("is an alloc and reserves {:?}", task.reservation));

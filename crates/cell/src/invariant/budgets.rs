@@ -1,8 +1,11 @@
 //! Voluntary disruptions never have more tasks of a job down at once than the job allows, and stop
-//! a running task only while the job can spare one. Counted over the tasks' rows. Tasks that a
-//! higher band preempts are not the cell's choice, whatever their job's budget says.
+//! a running task only while the job can spare one. Tasks that are paired with one alloc leave it
+//! together, and more than the job allows only while no other is down. Counted over the tasks'
+//! rows. Tasks that a higher band preempts are not the cell's choice, whatever their job's budget
+//! says.
 
 use super::{Check, Step, violation};
+use crate::alloc_pairing::AllocPairing;
 use crate::event::EventKind;
 use crate::id::{JobId, TaskId};
 use crate::reason::Reason;
@@ -21,13 +24,30 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             continue;
         };
         let (before, after) = (down(step.before, job), down(step.after, job));
-        if after > most.saturating_add(taken(step, job)) {
+        let together = if before == 0 && most > 0 { in_one_alloc(step, job) } else { 0 };
+        if after > most.max(together).saturating_add(taken(step, job)) {
             let name = step.after.job_key(job).map_or_else(String::new, |key| key.to_string());
             let detail = format!("{after} tasks down, {before} before; at most {most} allowed");
             return Err(violation(NAME, name, detail));
         }
     }
     Ok(())
+}
+
+/// Number of tasks of the job that the step stopped, if all were in one alloc with which they are
+/// paired: they can leave it with one another alone.
+fn in_one_alloc(step: &Step<'_>, job: JobId) -> u32 {
+    let Some(row) = step.before.jobs.get(job) else { return 0 };
+    let pairs = row.spec().alloc_set.is_some() && row.spec().alloc_pairing == AllocPairing::Index;
+    let ran = |id: &TaskId| {
+        let after = step.after.tasks.get(*id).map(|row| row.state);
+        let before = step.before.tasks.get(*id)?;
+        let stopped = before.state == TaskState::Running && after != Some(TaskState::Running);
+        stopped.then_some(before.alloc())
+    };
+    let allocs: Vec<Option<TaskId>> = row.tasks.iter().filter_map(ran).collect();
+    let same = allocs.windows(2).all(|pair| pair[0] == pair[1]);
+    if pairs && same { allocs.len() as u32 } else { 0 }
 }
 
 /// Number of tasks of the job that the step took for a higher band.

@@ -17,6 +17,7 @@
 //! | [`overcommit_flagged`] | state | over-commitment has its victims: B40, §5.5 |
 //! | [`no_voluntary_overcommit`] | step | prod at limits, all at reservations: B40, E2, §5.5 |
 //! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
+//! | [`limits_in_force`] | state, step | limits change in place, never sold twice: B7, B20 |
 //! | [`counted_apart`] | state | separate retry counters: X3 |
 //! | [`inner_not_above_set`] | state | a job is not worth more than its alloc: B9, §2.4 |
 //! | `one_owner_per_namespace` | state | ephemeral resources have an owner: E1 |
@@ -52,6 +53,7 @@ mod gang_whole;
 mod inner_not_above_set;
 mod job_state_follows_tasks;
 mod leases_kept;
+mod limits_in_force;
 mod no_voluntary_overcommit;
 mod one_machine;
 mod overcommit_flagged;
@@ -119,6 +121,7 @@ pub fn check_state(state: &State) -> Check {
         counted_apart::check,
         disruption_rate::check,
         restarts_due::check,
+        limits_in_force::check,
     ];
     checks.iter().try_for_each(|check| check(state))
 }
@@ -138,7 +141,7 @@ pub fn check_step(
     events: &[Event],
 ) -> Check {
     let step = Step { before, entry, verdicts, after, events };
-    let checks: [fn(&Step<'_>) -> Check; 17] = [
+    let checks: [fn(&Step<'_>) -> Check; 18] = [
         time_monotone::check,
         components::check_step,
         rejected_leaves_no_trace::check,
@@ -156,6 +159,7 @@ pub fn check_step(
         leases_kept::check,
         waits_for_leaving::check,
         retained_disk_charged::check_step,
+        limits_in_force::check_step,
     ];
     checks.iter().try_for_each(|check| check(&step))
 }

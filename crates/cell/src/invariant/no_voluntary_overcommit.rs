@@ -1,8 +1,10 @@
 //! No voluntary command makes a machine or an alloc hold more beyond what it has: prod counted by
 //! limits, everything by logged reservations, devices share by share, named resources by amount.
+//! Nor does a change of a job: its tasks grow where they are only as far as there is room.
 //! Shrinking an excess is always allowed.
 
 use super::{Check, Step, violation};
+use crate::command::Command;
 use crate::device::WHOLE_DEVICE;
 use crate::id::MachineId;
 use crate::load::MachineLoad;
@@ -15,7 +17,7 @@ use std::collections::BTreeMap;
 const NAME: &str = "no_voluntary_overcommit";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.voluntary_command().is_none() {
+    if step.voluntary_command().is_none() && !changes_job(step) {
         return Ok(());
     }
     for (id, machine) in step.after.machines.iter() {
@@ -31,6 +33,22 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         }
     }
     Ok(())
+}
+
+/// Whether the step gives a job another spec.
+fn changes_job(step: &Step<'_>) -> bool {
+    let command = step.only_command().map(|(command, _)| command);
+    matches!(
+        command,
+        Some(
+            Command::UpdateJob { .. }
+                | Command::ApplyJob { .. }
+                | Command::ResizeJob { .. }
+                | Command::ResizeLimits { .. }
+                | Command::UndoUpdate { .. }
+                | Command::CloseUpdate { .. }
+        )
+    )
 }
 
 fn excess(state: &State, machine: MachineId) -> BTreeMap<String, u64> {

@@ -73,9 +73,10 @@ fn check_place(state: &State, id: TaskId, task: &Task, role: HoldRole, hold: &Ho
     }
     let waits = hold.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
     // The grant of an alloc that grew lists the tasks whose room it grew into, for tasks that start
-    // inside it.
+    // inside it; that of a task that grows, until its limits are in force.
     let alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
-    if task.state == TaskState::Running && waits && !alloc {
+    let grows = task.limits_in_force.is_some();
+    if task.state == TaskState::Running && waits && !alloc && !grows {
         return fail("runs and waits for others to leave".to_owned());
     }
     Ok(())

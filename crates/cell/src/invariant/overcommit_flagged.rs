@@ -149,7 +149,8 @@ fn check_victims_end_excess(
                 let detail = format!("{} must leave for others", state.task_name(*victim));
                 return Err(violation(NAME, &machine.spec.name, detail));
             }
-            rest.prod_limits = rest.prod_limits.minus(spec.limits_of(task.index));
+            let limits = task.counted_limits(spec.limits_of(task.index));
+            rest.prod_limits = rest.prod_limits.minus(limits);
         }
         for grant in hold.devices() {
             if let Some(used) = rest.devices.get_mut(usize::from(grant.device)) {

@@ -50,6 +50,7 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
         | Command::UpdateJob { .. }
         | Command::ResizeJob { .. }
         | Command::StartTasks { .. }
+        | Command::ResizeLimits { .. }
         | Command::ApplyJob { .. } => {
             each(step.after, |id, user, band| admitted(step, id, user, band))
         }

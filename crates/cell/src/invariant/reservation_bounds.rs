@@ -1,6 +1,6 @@
-//! A reservation is at most the task's limits: reclamation lends out what is unused, it never adds.
-//! It is at least the disk that must outlive the task, which becomes retained disk when the task
-//! leaves.
+//! A reservation is at most what the task's limits count for: reclamation lends out what is unused,
+//! it never adds. It is at least the disk that must outlive the task, which becomes retained disk
+//! when the task leaves.
 
 use super::{Check, violation};
 use crate::state::State;
@@ -10,7 +10,7 @@ const NAME: &str = "reservation_bounds";
 pub(super) fn check(state: &State) -> Check {
     for (id, task) in state.tasks.iter() {
         let Some(spec) = state.spec_of(task) else { continue };
-        let limits = spec.limits_of(task.index);
+        let limits = task.counted_limits(spec.limits_of(task.index));
         if let Some(excess) = task.reservation.first_excess(limits) {
             let detail = format!("reserves more than its limits: {excess}");
             return Err(violation(NAME, state.task_name(id), detail));

@@ -89,16 +89,18 @@ fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
     let mut charges: BTreeMap<Band, Resources> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
         let index = index as u32;
-        let runs = state.tasks.get(*task).map(|row| row.version);
+        let row = state.tasks.get(*task);
+        let runs = row.map(|row| row.version);
         let counts = |version: &u32, spec: &JobSpec| {
             let paid = spec.alloc_set.is_none() && spec.priority.0 > 0;
             paid && index < spec.count && (usable.contains(version) || runs == Some(*version))
         };
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
-        for (_, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
+        for (version, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
             let part = most.entry(spec.priority.band()).or_default();
             let requested = Resources::max(spec.limits_of(index), state.bounds.least_charge);
-            *part = Resources::max(*part, requested);
+            let in_force = row.filter(|_| runs == Some(*version)).map(limits_in_force);
+            *part = Resources::max(*part, requested.max(in_force.unwrap_or_default()));
         }
         for (band, part) in most {
             let sum = charges.entry(band).or_default();
@@ -107,6 +109,11 @@ fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
     }
     charges.retain(|_, sum| !sum.is_zero());
     charges
+}
+
+/// What the task's machine may still allow it beyond its version.
+fn limits_in_force(task: &Task) -> Resources {
+    task.limits_in_force.as_deref().copied().unwrap_or_default()
 }
 
 fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
@@ -216,12 +223,13 @@ fn add_inner(load: &mut AllocLoad, task: &Task, spec: &JobSpec) {
     }
     load.reserved = load.reserved.plus(task.reservation);
     if spec.priority.is_prod() {
-        load.prod_limits = load.prod_limits.plus(spec.limits_of(task.index));
+        let limits = Resources::max(spec.limits_of(task.index), limits_in_force(task));
+        load.prod_limits = load.prod_limits.plus(limits);
     }
 }
 
 fn add_holder(load: &mut MachineLoad, task: &Task, hold: &Hold, spec: &JobSpec) {
-    let limits = spec.limits_of(task.index);
+    let limits = Resources::max(spec.limits_of(task.index), limits_in_force(task));
     load.reserved = load.reserved.plus(task.reservation);
     load.limits = load.limits.plus(limits);
     if spec.priority.is_prod() {

@@ -7,8 +7,9 @@ use crate::event::{
 };
 use crate::id::MachineId;
 use crate::reason::Reason;
+use crate::resource::{Dimension, Resources};
 use crate::state::State;
-use crate::units::pluralize;
+use crate::units::{self, Rounding, pluralize};
 
 /// A sentence about an event in its parts, for those who show the object by itself, or know it
 /// under a name that it no longer has.
@@ -172,7 +173,26 @@ pub(super) fn task_change(state: &State, change: TaskChange) -> String {
         TaskChange::NotSaved { machine } => {
             format!("what it left on {} was never saved and is gone", at(machine))
         }
+        TaskChange::Resized { before, after } => resized(before, after),
     }
+}
+
+fn resized(before: Resources, after: Resources) -> String {
+    match limits_change(before, after) {
+        Some(change) => format!("resized, {change}"),
+        None => "keeps its limits".to_owned(),
+    }
+}
+
+/// `cpu 1 core -> 2 cores, ram 1 GiB -> 512 MiB`; nothing for equal ones.
+#[must_use]
+pub fn limits_change(before: Resources, after: Resources) -> Option<String> {
+    let amount = |d: Dimension, of: Resources| units::amount(d, of.get(d), Rounding::Up);
+    let differs = |d: &Dimension| before.get(*d) != after.get(*d);
+    let changed = Dimension::ALL.into_iter().filter(differs);
+    let parts: Vec<String> =
+        changed.map(|d| format!("{d} {} -> {}", amount(d, before), amount(d, after))).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn job_change(change: JobChange) -> String {
@@ -191,6 +211,9 @@ fn job_change(change: JobChange) -> String {
         JobChange::Failed => "failed".into(),
         JobChange::Killed => "killed".into(),
         JobChange::NeverRan => "never ran".into(),
+        JobChange::LimitsChanged { version } => {
+            format!("takes other limits as version {version}")
+        }
         JobChange::StillWaits { left } => format!("still waits for {left} more"),
         JobChange::Purged => "forgotten".into(),
         JobChange::StartedAgain => "started again".into(),

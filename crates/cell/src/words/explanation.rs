@@ -5,7 +5,8 @@
 use super::quantity::{self, Rounding, Units};
 use crate::device::WHOLE_DEVICE;
 use crate::explanation::{
-    Change, Counterfactual, Detail, Explanation, FITS, MachineRef, Obstacle, ReasonCount, Victims,
+    Change, Counterfactual, Detail, Explanation, FITS, MachineRef, NearestMachine, Obstacle,
+    ReasonCount, Victims,
 };
 use crate::name::Token;
 use crate::resource::Dimension;
@@ -44,6 +45,7 @@ fn render_after(start: &str, explanation: &Explanation, units: &dyn Units) -> St
     if !reasons.is_empty() {
         lines.push(reasons);
     }
+    lines.extend(explanation.nearest.as_ref().and_then(|nearest| text.nearest(nearest)));
     lines.extend(text.changes(explanation));
     if explanation.fitting() == 0 {
         lines.extend(text.when_empty(explanation));
@@ -70,6 +72,12 @@ pub fn reason(reason: &ReasonCount, units: &dyn Units) -> String {
 #[must_use]
 pub fn reason_alone(reason: &ReasonCount, units: &dyn Units) -> String {
     Text { units }.reason_alone(reason).1
+}
+
+/// What stands against a task on one machine: `it lacks ram (most free: 3 GiB)`.
+#[must_use]
+pub fn obstacle(obstacle: &ReasonCount, units: &dyn Units) -> String {
+    Text { units }.obstacle(obstacle)
 }
 
 /// What a reason starts with: the machines, or `on` and the machines.
@@ -252,6 +260,28 @@ impl Text<'_> {
             }
         };
         (subject, rest)
+    }
+
+    /// Everything that the nearest machine lacks; the reasons above name one thing of each machine.
+    fn nearest(&self, nearest: &NearestMachine) -> Option<String> {
+        if nearest.obstacles.len() < 2 {
+            return None;
+        }
+        let obstacles = nearest.obstacles.iter().map(|obstacle| self.obstacle(obstacle));
+        let place = match &nearest.alloc {
+            Some(alloc) => format!("{} in {}", nearest.machine.name, alloc.name),
+            None => nearest.machine.name.clone(),
+        };
+        let all: Vec<String> = obstacles.collect();
+        Some(format!("Nearest is {place}: {}.", join_list(&all)))
+    }
+
+    /// What stands against it on one machine.
+    fn obstacle(&self, obstacle: &ReasonCount) -> String {
+        match self.reason_alone(obstacle) {
+            (Subject::Machines, rest) => format!("it {rest}"),
+            (Subject::OnMachines, rest) => rest,
+        }
     }
 
     fn changes(&self, e: &Explanation) -> Option<String> {

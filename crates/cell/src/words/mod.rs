@@ -20,7 +20,7 @@ pub mod quantity;
 mod reason;
 mod rejection;
 
-pub use event::{CodedEvent, EventText, event, event_coded, event_text};
+pub use event::{CodedEvent, EventText, event, event_coded, event_text, limits_change};
 pub(crate) use names::job_name;
 pub use names::machine_name;
 pub use reason::{ended, ended_coded, misfit, not_retried, reason, reason_coded};

@@ -20,14 +20,14 @@ use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::notice::LongestNotice;
-use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::observed::{LimitsInForce, ObservedState, ObservedTask};
 use cellwright_cell::overcommit_eviction;
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::pressure_eviction;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::spec::JobKind;
+use cellwright_cell::spec::{JobKind, LimitsOverride};
 use cellwright_cell::state::{LEVEL, State};
 use cellwright_cell::task::{ExitClass, NoticeOutcome, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -103,6 +103,7 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
         | Command::UpdateJob { owner, .. }
         | Command::ApplyJob { owner, .. } => Some(owner.clone()),
         Command::ResizeJob { job, .. }
+        | Command::ResizeLimits { job, .. }
         | Command::StopJob { job, .. }
         | Command::StopTask { job, .. }
         | Command::RestartTasks { job, .. }
@@ -361,7 +362,16 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
             if draw.one_in(3) {
                 (size.cpu, size.disk) = (Some(draw.below(4)), Some(draw.below(4)));
             }
-            Command::ResizeJob { job: some_job(state, draw), size, expect }
+            let job = some_job(state, draw);
+            if draw.one_in(2) {
+                let limits = LimitsOverride {
+                    cpu: Some(draw.below(4) * 700),
+                    disk: draw.one_in(2).then(|| draw.below(4)),
+                    ..LimitsOverride::default()
+                };
+                return Command::ResizeLimits { job, limits, expect };
+            }
+            Command::ResizeJob { job, size, expect }
         }
         16 if draw.one_in(3) => Command::StopWithin {
             job: some_job(state, draw),
@@ -540,6 +550,7 @@ pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> 
     let mut seen = Vec::new();
     for task in tasks.into_iter().filter(|_| !draw.one_in(8)).collect::<Vec<_>>() {
         let attempt = attempt_of(state, task, draw);
+        let limits = limits_in_force(state, task, draw);
         let state = match draw.below(8) {
             0 => ObservedState::Preparing,
             1 => ObservedState::Finished,
@@ -547,15 +558,31 @@ pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> 
             3 => notice(task).map_or(ObservedState::Stopped, ObservedState::Left),
             _ => ObservedState::Running { healthy: !draw.one_in(6) },
         };
-        seen.push(ObservedTask { task, attempt, log_saver_run: 0, state });
+        seen.push(ObservedTask { task, attempt, log_saver_run: 0, state, limits });
     }
     if draw.one_in(3) {
         let task = some_task(state, draw, |_| true);
         let known = seen.iter().any(|report| report.task == task);
         let state = ObservedState::Running { healthy: true };
-        seen.extend((!known).then_some(ObservedTask { task, attempt: 9, log_saver_run: 0, state }));
+        let unknown = ObservedTask { task, attempt: 9, log_saver_run: 0, state, limits: None };
+        seen.extend((!known).then_some(unknown));
     }
     seen
+}
+
+/// What an agent may have in force for a task: what it shall be, what it was, or something between.
+fn limits_in_force(state: &State, task: TaskId, draw: &mut Draw) -> Option<LimitsInForce> {
+    let row = state.tasks().get(task).filter(|row| row.resizes > 0)?;
+    let limits = state.spec_of(row)?.limits_of(row.index);
+    let before = row.limits_in_force.as_deref().copied().unwrap_or(limits);
+    let half = |d: u64, other: u64| d / 2 + other / 2;
+    let limits = match draw.below(3) {
+        0 => before,
+        1 => Resources { ram: half(limits.ram, before.ram), ..limits },
+        _ => limits,
+    };
+    let resizes = row.resizes.saturating_sub(u32::from(draw.one_in(4)));
+    Some(LimitsInForce { resizes, limits })
 }
 
 /// Outcome of this task's notice; for some tasks unknown.
@@ -570,13 +597,17 @@ fn notice(task: TaskId) -> Option<NoticeOutcome> {
 }
 
 fn any_observation(draw: &mut Draw) -> Observed {
-    match draw.below(12) {
+    match draw.below(13) {
         0..4 => Observed::Finished,
         4..6 => Observed::Failed(exit(draw)),
         6..8 => Observed::Unhealthy,
         8 => Observed::Started,
         9 => Observed::Stopped,
         10 => Observed::Lost,
+        11 => Observed::LimitsInForce {
+            resizes: draw.below(4) as u32,
+            limits: build::room(draw.below(4), draw.below(4), draw.below(4)),
+        },
         _ => Observed::Healthy,
     }
 }

@@ -37,7 +37,7 @@ use cellwright_cell::reason::{
 };
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::retry::Retries;
-use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
+use cellwright_cell::spec::{Domain, JobKind, JobSpec, LimitsOverride, LogLimits, PackageRef};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -375,7 +375,13 @@ pub fn commands() -> Vec<Command> {
         },
         Command::ResizeJob {
             job: job.clone(),
-            size: JobSize { count: Some(5), cpu: Some(300), ram: None, disk: Some(7) },
+            size: JobSize {
+                count: Some(5),
+                cpu: Some(300),
+                ram: None,
+                disk: Some(7),
+                disk_rate: Some(9),
+            },
             expect: None,
         },
         Command::StopJob { job: job.clone(), expect: None },
@@ -391,6 +397,11 @@ pub fn commands() -> Vec<Command> {
         Command::StepRestart { job: job.clone(), index: 3 },
         Command::StartTasks { job: job.clone(), which: TasksToStart::One(3) },
         Command::DrainWithin { name: name("m1"), within: Span::ZERO, expect: Some(1) },
+        Command::ResizeLimits {
+            job: job_key("ada", "web"),
+            limits: LimitsOverride { cpu: Some(300), ram: Some(7), ..LimitsOverride::default() },
+            expect: Some(2),
+        },
     ]);
     all
 }
@@ -481,6 +492,7 @@ fn pin_requests(pins: &mut Pins) {
         Observed::Healthy,
         Observed::Lost,
         Observed::Left(NoticeOutcome::Overrun),
+        Observed::LimitsInForce { resizes: 3, limits: build::room(1, 2, 3) },
     ];
     every_variant(pins, "Observed", &observed);
 }
@@ -684,6 +696,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::HoldReserved { machine },
         TaskChange::HoldReleased { machine },
         TaskChange::RestartDue,
+        TaskChange::Resized { before: build::room(1, 2, 3), after: build::room(2, 1, 3) },
     ]
 }
 
@@ -704,6 +717,7 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::Purged,
         JobChange::StillWaits { left: 6 },
         JobChange::StartedAgain,
+        JobChange::LimitsChanged { version: 7 },
     ]
 }
 
@@ -782,6 +796,7 @@ pub fn state_and_entry() -> (State, Entry) {
         started ada/gpu/0
         reserve ada/gpu/0 cpu=500m
         failed ada/gpu/1 9
+        resize-limits ada/gpu cpu=500m
         update ada/gpu command=v2
         drain m2
         evict ada/box/0 drain

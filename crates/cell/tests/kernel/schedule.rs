@@ -202,7 +202,7 @@ fn weaker_holders(state: &State, by: &Candidate<'_>, machine: MachineId) -> Vec<
             let gives_way = matches!(row.state, TaskState::Assigned | TaskState::Running)
                 && row.alloc().is_none()
                 && by.spec.priority.may_preempt(spec.priority);
-            let limits = spec.limits_of(row.index);
+            let limits = row.counted_limits(spec.limits_of(row.index));
             let prod_limits = if spec.priority.is_prod() { limits } else { Resources::ZERO };
             let (attempt, reservation) = (row.attempt, row.reservation);
             gives_way

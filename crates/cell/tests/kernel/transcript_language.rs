@@ -298,6 +298,16 @@ impl TranscriptRunner {
                     expect: None,
                 }
             }
+            ("resize-limits", [job, options @ ..]) => {
+                let key = self.job(job)?;
+                let id = self.world.state.job_named(&key);
+                let row = id.and_then(|id| self.world.state.jobs().get(id)).ok_or("a job")?;
+                let mut options = Options::new(options)?;
+                let expect = options.number("expect")?.map(|n| n as u32);
+                let limits = options.resources(row.spec().task.limits)?.into();
+                options.all_used()?;
+                Command::ResizeLimits { job: key, limits, expect }
+            }
             ("stop", [job]) => Command::StopJob { job: self.job(job)?, expect: None },
             ("stop-task", [task]) => {
                 let (job, index) = task.rsplit_once('/').ok_or("USER/JOB/INDEX")?;
@@ -363,6 +373,17 @@ impl TranscriptRunner {
                 let reservation = Options::new(options)?.resources(row.reservation)?;
                 let attempt = row.attempt;
                 Command::SetReservations(vec![ReservationChange { task, attempt, reservation }])
+            }
+            // The limits of its version, unless the line says otherwise.
+            ("in-force", [task, options @ ..]) => {
+                let id = self.task(task)?;
+                let row = self.world.state.tasks().get(id).ok_or("a task")?;
+                let spec = self.world.state.spec_of(row).ok_or("a spec")?;
+                let mut options = Options::new(options)?;
+                let resizes = options.number("change")?.map_or(row.resizes, |n| n as u32);
+                let limits = options.resources(spec.limits_of(row.index))?;
+                options.all_used()?;
+                self.report(task, Observed::LimitsInForce { resizes, limits }, &[])?
             }
             (verb, [task, options @ ..]) => match observed(verb, options)? {
                 Some((what, options)) => self.report(task, what, options)?,

@@ -315,13 +315,14 @@ fn format_amounts(value: &mut Value) {
 }
 
 /// The fields of a task that are shown below its line.
-const TASK_FIELDS: [&str; 9] = [
+const TASK_FIELDS: [&str; 10] = [
     "name",
     "health",
     "version",
     "reserved_on",
     "alloc",
     "limits",
+    "limits_in_force",
     "reservation",
     "ports",
     "waits_for",
@@ -334,7 +335,9 @@ fn render_fields(task: &TaskView, names: &[&str]) -> String {
         names.contains(&name.as_str()) && !is_nothing
     });
     let written = some.map(|(name, value)| match name.as_str() {
-        "limits" | "reservation" => (name, to_source::field("task.limits", &value)),
+        "limits" | "limits_in_force" | "reservation" => {
+            (name, to_source::field("task.limits", &value))
+        }
         "health" => (name, enum_text(&task.health).into()),
         _ => (name, value),
     });

@@ -10,8 +10,10 @@ use cellwright_cell::name::{MAX_NAME, Name};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{Domain, JobSpec, MAX_TASKS, RestartPolicy, SpreadLimit, TaskOverride};
+use cellwright_cell::suggestions::nearest;
 use cellwright_cell::time::{Span, Time};
-use clap::{Args, Parser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Args, CommandFactory, Parser};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -160,7 +162,11 @@ impl OneOffArgs {
             let read = OptionsLine::try_parse_from(words).map_err(|error| {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();
-                failure(first.strip_prefix("error: ").unwrap_or(first))
+                let first = first.strip_prefix("error: ").unwrap_or(first);
+                match nearest_option(&error) {
+                    Some(near) => failure(&format!("{first}; the nearest is --{near}")),
+                    None => failure(first),
+                }
             })?;
             all = all.or(read.options);
         }
@@ -219,6 +225,19 @@ impl OneOffArgs {
         }
         Ok(spec)
     }
+}
+
+/// The option that an unknown one was meant for.
+fn nearest_option(error: &clap::Error) -> Option<String> {
+    let unknown = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(unknown) if error.kind() == ErrorKind::UnknownArgument => unknown,
+        _ => return None,
+    };
+    let known = OptionsLine::command();
+    let options = known.get_arguments().filter_map(Arg::get_long);
+    let word = unknown.trim_start_matches('-');
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    nearest(name, options).map(str::to_owned)
 }
 
 /// A script is a file of the task, run by what its first line says.
@@ -412,7 +431,9 @@ mod tests {
             assert!(failure.starts_with("jobs/train.sh:2: "), "{failure}");
             assert!(failure.contains(part), "{line}: {failure}");
         };
-        check("--cpus 2", "'--cpus'");
+        check("--cpus 2", "'--cpus' found; the nearest is --cpu");
+        check("--cpus=2", "the nearest is --cpu");
+        check("--gres gpu:1", "'--gres'");
         check("--cpu none", "allowed: cores");
         check("--name 'x", "' is never closed");
         let foreign = script("#!/bin/sh\n#SBATCH -n 4\ntrue\n");

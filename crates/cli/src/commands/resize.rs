@@ -1,5 +1,5 @@
-//! `cell resize`: changes the number of tasks or their limits, without the job file at hand. It
-//! sends what was asked for; the cell merges that with the job as it is.
+//! `cell resize`: changes the number of tasks or their limits, while they run and without the job
+//! file at hand. It sends what was asked for; the cell merges that with the job as it is.
 
 use super::Success;
 use super::parse::{nonzero_cores, size};
@@ -24,18 +24,19 @@ Examples:
   cell resize dev/hello --tasks 5
   cell resize dev/hello --cpu 0.5 --ram 256MiB
 
-Another number of tasks takes effect at once. Other limits are a rolling update:
-cell update JOB.";
+Tasks keep running with their new limits; those that do not fit where they are
+move, as in an update.";
 
 const USAGE: &str = "\
 cell resize [OPTIONS]
-       <--tasks <N>|--cpu <CORES>|--ram <SIZE>|--disk <SIZE>> <JOB>";
+       <--tasks <N>|--cpu <CORES>|--ram <SIZE>|--disk <SIZE>
+        |--disk-rate <SIZE>> <JOB>";
 
 /// Change how many tasks a job has, or how much each may use
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 #[command(group = ArgGroup::new("size").required(true).multiple(true)
-    .args(["tasks", "cpu", "ram", "disk"]))]
+    .args(["tasks", "cpu", "ram", "disk", "disk_rate"]))]
 pub struct ResizeArgs {
     /// Which
     #[arg(value_name = "JOB", value_parser = parse_target)]
@@ -57,6 +58,10 @@ pub struct ResizeArgs {
     /// Disk of each task
     #[arg(long, value_name = "SIZE", value_parser = size)]
     disk: Option<u64>,
+
+    /// Bytes a second of each task from and to disks
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    disk_rate: Option<u64>,
 }
 
 impl ResizeArgs {
@@ -77,16 +82,19 @@ impl ResizeArgs {
     }
 
     fn size(&self) -> JobSize {
-        JobSize { count: self.tasks, cpu: self.cpu, ram: self.ram, disk: self.disk }
+        JobSize {
+            count: self.tasks,
+            cpu: self.cpu,
+            ram: self.ram,
+            disk: self.disk,
+            disk_rate: self.disk_rate,
+        }
     }
 }
 
 fn outcome(key: &JobKey, size: &JobSize, applied: &Applied) -> String {
     let count_alone = size.count.filter(|count| *size == JobSize::tasks(*count));
-    let next = match count_alone {
-        Some(_) => format!("cell status {key}"),
-        None => format!("cell update {key} status"),
-    };
+    let next = format!("cell status {key}");
     let tasks = count_alone.map(|count| format::pluralize(u64::from(count), "task"));
     let outcome = match (applied.became, tasks) {
         (ApplyOutcome::Unchanged | ApplyOutcome::Ended, Some(tasks)) => {
@@ -94,8 +102,9 @@ fn outcome(key: &JobKey, size: &JobSize, applied: &Applied) -> String {
         }
         (ApplyOutcome::Unchanged | ApplyOutcome::Ended, None) => "was like this already".into(),
         (ApplyOutcome::Resized, Some(tasks)) => format!("has now {tasks}"),
-        // Limits were named, and are what they were.
-        (ApplyOutcome::Resized, None) => "has now that many tasks".into(),
+        (ApplyOutcome::Resized, None) => {
+            format!("takes its new size as version {}", applied.version)
+        }
         (ApplyOutcome::Created | ApplyOutcome::Updated, _) => {
             format!("rolls to version {}", applied.version)
         }
@@ -186,10 +195,9 @@ mod tests {
         let next = "next: cell status ann/web\n";
         check(tasks, ApplyOutcome::Resized, &format!("job ann/web has now 2 tasks\n{next}"));
         check(tasks, ApplyOutcome::Unchanged, &format!("job ann/web had already 2 tasks\n{next}"));
-        let next = "next: cell update ann/web status\n";
-        check(ram, ApplyOutcome::Updated, &format!("job ann/web rolls to version 3\n{next}"));
+        let said = format!("job ann/web takes its new size as version 3\n{next}");
+        check(ram, ApplyOutcome::Resized, &said);
         check(ram, ApplyOutcome::Unchanged, &format!("job ann/web was like this already\n{next}"));
-        check(ram, ApplyOutcome::Resized, &format!("job ann/web has now that many tasks\n{next}"));
     }
 
     #[test]

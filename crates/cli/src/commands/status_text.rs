@@ -111,8 +111,15 @@ pub fn note(task: &TaskView, now: Time) -> String {
         }
         TaskState::Assigned => not_yet_healthy_note(task, ""),
         TaskState::Pending => pending_note(task, now),
+        TaskState::Running => resize_note(task),
         _ => String::new(),
     }
+}
+
+/// The change of limits that is not in force yet: memory and disk shrink as their use does.
+fn resize_note(task: &TaskView) -> String {
+    let change = task.limits_in_force.and_then(|before| words::limits_change(before, task.limits));
+    change.map_or_else(String::new, |change| format!("resizing: {change}"))
 }
 
 /// The note for a task whose program runs but is not healthy yet: its usage is known, and still it

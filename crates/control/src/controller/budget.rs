@@ -2,7 +2,7 @@
 //! has already decided to stop. `apply` has the last word; this keeps commands that it would reject
 //! out of the log.
 
-use cellwright_cell::disruption::disrupted_tasks;
+use cellwright_cell::disruption::{disrupted_tasks, within_max_down};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
@@ -27,11 +27,13 @@ impl Budgets {
     ) -> bool {
         let stops = disrupted_tasks(state, task);
         let fits = stops.iter().all(|(job, tasks)| {
-            let own_limit = state.jobs().get(*job).and_then(|row| row.spec().max_down);
-            let Some(limit) = own_limit.or_else(|| otherwise(*job)) else { return true };
             let down = state.job_load(*job).map_or(0, |load| load.down());
             let taken = self.taken_down.get(job).copied().unwrap_or(0);
-            down.saturating_add(taken).saturating_add(*tasks) <= limit
+            let down = down.saturating_add(taken);
+            match state.jobs().get(*job).map(|row| row.spec()) {
+                Some(spec) if spec.max_down.is_some() => within_max_down(spec, down, *tasks),
+                _ => otherwise(*job).is_none_or(|limit| down.saturating_add(*tasks) <= limit),
+            }
         });
         if fits {
             add_all(&mut self.taken_down, &stops);

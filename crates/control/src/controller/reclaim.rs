@@ -114,7 +114,7 @@ impl ReclaimFeed {
             && row.machine() == Some(machine)
             && row.state == TaskState::Running;
         let spec = state.spec_of(row).filter(|spec| present && is_reclaimable(spec))?;
-        let limits = spec.limits_of(row.index);
+        let limits = row.counted_limits(spec.limits_of(row.index));
         let known = self.tasks.get(&usage.task);
         if known.is_none_or(|known| known.attempt != row.attempt || known.limits != limits) {
             let running = state.now().since(row.changed_at);

@@ -3,14 +3,17 @@
 
 use super::testing::{Cell, all, job, key, machine, name};
 use super::*;
+use cellwright_cell::admit::MIN_RAM;
 use cellwright_cell::alloc_pairing::AllocPairing;
-use cellwright_cell::command::{Done, EvictCause};
+use cellwright_cell::command::{Done, EvictCause, Observed, TaskReport};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::ephemeral;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::Token;
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::rollout;
 use cellwright_cell::spec::{JobKind, JobSpec};
@@ -344,6 +347,34 @@ fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
     assert_eq!(cell.missing_tasks("set"), 1, "the machines that are left hold one alloc each");
 }
 
+/// Two allocs on three machines, and two tasks paired with each.
+fn drained_pairs(max_down: u32) -> Cell {
+    let mut cell = Cell::with_machines(3);
+    let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 2) };
+    set.task.limits = all(60);
+    cell.submit(&set);
+    let inner = JobSpec { max_down: Some(max_down), ..job("jfoo", 4) };
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
+    cell.place_and_start();
+    assert_eq!((cell.missing_tasks("set"), cell.missing_tasks("jfoo")), (0, 0));
+    cell.ok(drain(0));
+    cell
+}
+
+#[test]
+fn tasks_that_are_paired_with_one_alloc_leave_together_when_nobody_else_is_down() {
+    let mut cell = drained_pairs(1);
+    run(&mut cell, &[("jfoo", 2)]);
+    assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
+    assert_eq!((cell.missing_tasks("set"), cell.missing_tasks("jfoo")), (0, 0));
+    let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
+    assert_eq!(attempts, [2, 1, 2, 1]);
+    // A job that spares none keeps its alloc.
+    let mut cell = drained_pairs(0);
+    run(&mut cell, &[("jfoo", 0)]);
+    assert!(!cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
+}
+
 #[test]
 fn a_drain_ends_though_the_scheduler_would_rather_have_tasks_back_in_their_alloc() {
     let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
@@ -378,6 +409,50 @@ fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     assert_eq!(cell.missing_tasks("jfoo"), 0);
+}
+
+/// Reports these limits in force for all tasks of the job.
+fn confirm(cell: &mut Cell, name: &str, count: u32, amount: u64) {
+    for index in 0..count {
+        let row = cell.task(name, index as usize);
+        let (machine, attempt, resizes) = (row.machine().unwrap(), row.attempt, row.resizes);
+        let task = cell.task_id(name, index as usize);
+        let what = Observed::LimitsInForce { resizes, limits: all(amount) };
+        let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
+        let reports = vec![TaskReport { task, attempt, what }];
+        cell.ok(Command::TaskReports { machine, incarnation, reports });
+    }
+}
+
+fn limits(name: &str, amount: u64) -> Command {
+    Command::ResizeLimits { job: key(name), limits: all(amount).into(), expect: None }
+}
+
+#[test]
+fn an_alloc_shrinks_when_its_tasks_have_given_back_their_room() {
+    let mut cell = Cell::with_machines(1);
+    let mut set = JobSpec { kind: JobKind::AllocSet, ..job("set", 1) };
+    set.task.limits = all(40 * MIN_RAM);
+    let mut inner = job("jfoo", 2);
+    inner.task.limits = all(20 * MIN_RAM);
+    cell.ok(Command::UpdateMachine { spec: machine(0, 100 * MIN_RAM), expect: None });
+    let quota = Quota { amount: all(1000 * MIN_RAM), from: Time::ZERO, until: Time::NEVER };
+    let (user, quota) = (name("ubar"), Some(quota));
+    cell.ok(Command::SetQuota { user, band: Band::Batch, quota, expect: None });
+    cell.submit(&set);
+    cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
+    cell.place_and_start();
+    cell.ok(limits("jfoo", 10 * MIN_RAM));
+    cell.ok(limits("set", 20 * MIN_RAM));
+    assert_eq!(cell.control(), [], "it waits for its tasks");
+    confirm(&mut cell, "jfoo", 2, 10 * MIN_RAM);
+    run(&mut cell, &[("jfoo", 0), ("set", 0)]);
+    let id = cell.state.job_named(&key("set")).unwrap();
+    let row = cell.state.jobs().get(id).unwrap();
+    assert!(row.update.is_none(), "it was about limits alone, and is over");
+    assert_eq!(cell.task("set", 0).attempt, 1);
+    let counted = cell.state.machine_load(MachineId(0)).unwrap().limits;
+    assert_eq!(counted, all(40 * MIN_RAM), "its agent has not reported it yet");
 }
 
 #[test]

@@ -10,12 +10,12 @@
 //!
 //! An update stays open until its owner closes it, because until then it can be undone. One that
 //! was undone and has rolled all the way back is closed here: there is nothing left to return to,
-//! and it would block the next update.
+//! and it would block the next update. So is one that changes limits alone.
 
 use super::sweep::Sweep;
 use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
-use cellwright_cell::id::JobId;
+use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::{Job, Update};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::rollout;
@@ -49,7 +49,7 @@ impl Controller for RollingUpdate {
             let Some(rollout) = Rollout::of(view, id) else { continue };
             rollout.promote(draft);
             if rollout.all_at_version() {
-                rollout.close_undone(draft);
+                rollout.close_complete(draft);
                 continue;
             }
             let next = next.entry(id).or_default();
@@ -92,8 +92,10 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    fn close_undone(&self, draft: &mut CommandDraft<'_>) {
-        let over = self.update.undoing && self.update.skipped.is_empty();
+    /// Nobody waits for the end of an update that was undone, or that is about limits alone.
+    fn close_complete(&self, draft: &mut CommandDraft<'_>) {
+        let ends_itself = self.update.undoing || self.update.limits_only;
+        let over = ends_itself && self.update.skipped.is_empty();
         let (job, expect) = (self.key.clone(), Some(self.job.version));
         let close = Command::CloseUpdate { job, expect };
         if over && draft.accepts(&close) {
@@ -133,7 +135,19 @@ impl<'a> Rollout<'a> {
             && !self.update.waits_for_promotion(task.index)
     }
 
-    fn step(&self, row: &Task, id: cellwright_cell::id::TaskId, draft: &mut CommandDraft<'_>) {
+    /// Whether tasks inside the alloc are about to give back room. They may not fit into the
+    /// smaller alloc until they have, and need not move for it.
+    fn waits_for_inner(&self, alloc: TaskId) -> bool {
+        let state = self.view.state;
+        let inner = state.alloc_load(alloc).map_or(&[][..], |load| &load.tasks);
+        let mut rows = inner.iter().filter_map(|id| state.tasks().get(*id));
+        rows.any(|row| row.limits_in_force.is_some())
+    }
+
+    fn step(&self, row: &Task, id: TaskId, draft: &mut CommandDraft<'_>) {
+        if self.waits_for_inner(id) {
+            return;
+        }
         let step = Command::StepUpdate { job: self.key.clone(), index: row.index };
         let limit = self.job.update_bound();
         // Beyond its bound of disruptions an update only records the tasks that it skips.

@@ -9,7 +9,7 @@ use super::call::Call;
 use super::plan::{field_diffs, mask_secrets};
 use super::{Api, ApiResult, reply, user_of};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::types::{Applied, RevertJob, SubmitJob, named_size, owner_or};
+use cellwright_api::types::{Applied, RevertJob, SubmitJob, owner_or, resize_command};
 use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, Request, Verdict};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::rollout;
@@ -34,9 +34,10 @@ impl Api {
     }
 
     pub(super) async fn resize_job(&self, mut call: Call) -> ApiResult {
-        let size = named_size(call.json(self).await?)?;
+        let size = call.json(self).await?;
         let (job, expect) = (call.job()?, call.expect()?);
-        self.apply_or_try(&call, job.clone(), Command::ResizeJob { job, size, expect }).await
+        let command = resize_command(job.clone(), size, expect)?;
+        self.apply_or_try(&call, job, command).await
     }
 
     pub(super) async fn revert_job(&self, mut call: Call) -> ApiResult {

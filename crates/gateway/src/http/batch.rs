@@ -26,8 +26,9 @@ impl Api {
                 .and_then(|command| self.check_limits(&command).map(|()| command));
             match command {
                 Ok(command) => {
+                    let warnings = self.warnings(&command);
                     let id = call.idempotency_key()?.map(|key| item_id(key, at));
-                    positions.push((at, FieldErrors::of(&command)));
+                    positions.push((at, FieldErrors::of(&command), warnings));
                     requests.push((id, command));
                 }
                 Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
@@ -37,9 +38,12 @@ impl Api {
             self.handle.read().index
         } else {
             let done = self.handle.submit_many(caller, requests).await?;
-            for ((at, errors), verdict) in positions.into_iter().zip(done.verdicts) {
+            for ((at, errors, warnings), verdict) in positions.into_iter().zip(done.verdicts) {
                 verdicts[at] = Some(match verdict {
-                    Ok(done_item) => ItemVerdict::Done(Changed::new(done.index, &done_item)),
+                    Ok(done_item) => ItemVerdict::Done(Changed {
+                        warnings,
+                        ..Changed::new(done.index, &done_item)
+                    }),
                     Err(rejection) => ItemVerdict::Refused(errors.attach_to(rejection.into())),
                 });
             }

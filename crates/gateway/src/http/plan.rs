@@ -9,18 +9,19 @@ use super::missing_packages::MissingPackages;
 use super::{Api, ApiResult, reply, user_of, view};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
-    FieldDiff, JobPlan, MAX_PLANNED_JOBS, PlanAction, PlanJobs, PlanToken, PlanView,
-    PlannedDisruption, PlannedPlace, PlannedTasks, PlannedVictim, QuotaChange, SubmitJob, owner_or,
+    FieldDiff, JobPlan, MAX_PLANNED_JOBS, PlanAction, PlanJobs, PlanToken, PlanView, PlannedChange,
+    PlannedDisruption, PlannedEffect, PlannedPlace, PlannedTasks, PlannedVictim, QuotaChange,
+    SubmitJob, owner_or,
 };
 use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::isolation::Secret;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
-use cellwright_cell::spec_change;
+use cellwright_cell::spec_change::{self, Effect, FieldChange};
 use cellwright_cell::state::State;
 use cellwright_cell::words;
-use cellwright_sched::dry_run::{DryRun, DryRunResult, TaskEffect};
+use cellwright_sched::dry_run::{DryRun, DryRunResult, TaskEffect, TaskEffects};
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::whatif::Evicted;
 use cellwright_sched::{DEFAULT_SEED, Options};
@@ -163,17 +164,22 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
         closes_update: result.closes_update_to,
         rejected,
         changes: old.as_ref().map(|old| field_diffs(old, spec)).unwrap_or_default(),
-        class: old.filter(|old| **old != *spec).map(|old| spec_change::classify(&old, spec)),
+        class: old
+            .as_ref()
+            .filter(|old| ***old != *spec)
+            .map(|old| spec_change::classify(old, spec)),
         tasks: PlannedTasks {
             added: fates.count(TaskEffect::Added),
             removed: fates.count(TaskEffect::Removed),
             in_place: fates.count(TaskEffect::InPlace),
+            resized: fates.count(TaskEffect::Resized),
             restarted: fates.count(TaskEffect::Restarted),
             moved: fates.count(TaskEffect::Moved),
             skipped: fates.count(TaskEffect::Skipped),
             deferred: result.deferred,
             estimated: fates.extrapolated,
         },
+        effects: old.as_ref().map(|old| planned_effects(fates, old, spec)).unwrap_or_default(),
         placed: result.placed.len() as u32,
         pending: result.pending.len() as u32,
         machines: by_machine.len() as u32,
@@ -200,6 +206,37 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
 fn quota_change_view(shift: &cellwright_sched::dry_run::QuotaDelta) -> QuotaChange {
     let cellwright_sched::dry_run::QuotaDelta { band, before, after, granted } = *shift;
     QuotaChange { band, before, after, granted }
+}
+
+/// Which tasks are resized, restarted, moved or skipped, and the fields that are the reason.
+fn planned_effects(effects: &TaskEffects, old: &JobSpec, new: &JobSpec) -> Vec<PlannedEffect> {
+    let kinds = [
+        (TaskEffect::Resized, PlannedChange::Resized),
+        (TaskEffect::Restarted, PlannedChange::Restarted),
+        (TaskEffect::Moved, PlannedChange::Moved),
+        (TaskEffect::Skipped, PlannedChange::Skipped),
+    ];
+    let changes = spec_change::spec_changes(old, new);
+    let fields = |effect: TaskEffect| {
+        let is_reason = |change: &&FieldChange| match effect {
+            // Limits that only a task has are among its overrides.
+            TaskEffect::Resized => {
+                change.field == "task.limits"
+                    || (change.field == "overrides" && old.task.limits == new.task.limits)
+            }
+            TaskEffect::Restarted => change.effect >= Effect::Restart,
+            TaskEffect::Moved => change.class == ChangeClass::MayMove,
+            _ => change.class > ChangeClass::NoRestart,
+        };
+        changes.iter().filter(is_reason).map(|change| change.field.to_owned()).collect()
+    };
+    let named = kinds.into_iter().map(|(effect, change)| PlannedEffect {
+        change,
+        count: effects.count(effect),
+        tasks: effects.with(effect).take(MAX_NAMED_TASKS).collect(),
+        fields: fields(effect),
+    });
+    named.filter(|effect| effect.count > 0).collect()
 }
 
 fn planned_places(result: &DryRunResult) -> Vec<PlannedPlace> {
@@ -322,7 +359,7 @@ mod tests {
         );
         check(
             |s| s["task"]["limits"]["ram"] = json!(1024),
-            &[("task.limits.ram", json!(4096), json!(1024), Restart)],
+            &[("task.limits.ram", json!(4096), json!(1024), NoRestart)],
         );
         check(
             |s| s["task"]["env"] = json!({"PORT": "81", "NEW": "x"}),

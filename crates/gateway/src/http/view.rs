@@ -126,6 +126,7 @@ pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<T
         reserved_on: reserved_on(state, row),
         alloc: row.alloc().map(|alloc| state.task_name(alloc)),
         limits: spec.limits_of(row.index),
+        limits_in_force: row.limits_in_force.as_deref().copied(),
         reservation: row.reservation,
         used: row.machine().and_then(|machine| usage.of_task(machine, id, row.attempt)),
         ports: row.ports().to_vec(),
@@ -278,9 +279,9 @@ fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
 /// The job whose `max_down` would be exceeded without `task`.
 pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
     let is_over = |(job, tasks): &(JobId, u32)| {
-        let most = state.jobs().get(*job).and_then(|row| row.spec().max_down);
         let down = state.job_load(*job).map_or(0, JobLoad::down);
-        most.is_some_and(|most| down.saturating_add(*tasks) > most)
+        let row = state.jobs().get(*job);
+        row.is_some_and(|row| !disruption::within_max_down(row.spec(), down, *tasks))
     };
     disruption::disrupted_tasks(state, task).into_iter().find(is_over).map(|(job, _)| job)
 }

@@ -3,8 +3,10 @@
 
 use crate::plan::{report, running_cell, submit_as_system};
 use crate::support::{Cell, CellOptions, TestResponse, job, machine, user, within};
+use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{Command, Observed};
 use cellwright_cell::id::MachineId;
+use cellwright_cell::notice::LongestNotice;
 use cellwright_cell::time::Span;
 use cellwright_master::config::MasterConfig;
 use serde_json::{Value, json};
@@ -142,21 +144,29 @@ async fn a_resize_is_one_call_with_a_dry_run_that_closes_what_is_complete() {
     check_rejected(&none, 400, "bad-field");
     let done = cell.must(resize, json!({ "count": 3 })).await.body;
     assert_eq!(outcome(&done), ("resized", 3, Some(2), false));
-    // Limits are an update, and what is not named stays.
+    // Limits are changed in place, and what is not named stays.
     let cpu = limits["cpu"].as_u64().unwrap() + 1;
     let more = json!({ "cpu": cpu });
     let short = cell.ask(resize, json!({ "cpu": cpu, "ram": 1 })).await;
     check_rejected(&short, 400, "bad-field");
     assert_eq!(short.body["details"]["field"], "task.limits.ram");
     let tried = cell.must(dry, more.clone()).await.body;
-    assert_eq!(outcome(&tried), ("updated", 4, None, true));
-    assert_eq!(outcome(&cell.must(resize, more.clone()).await.body), ("updated", 4, None, false));
+    assert_eq!(outcome(&tried), ("resized", 4, None, true));
+    assert_eq!(outcome(&cell.must(resize, more.clone()).await.body), ("resized", 4, None, false));
     assert_eq!(outcome(&cell.must(resize, more).await.body), ("unchanged", 4, None, false));
     let spec = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"]["spec"].clone();
     assert_eq!((&spec["count"], &spec["task"]["limits"]["cpu"]), (&json!(3), &json!(cpu)));
     assert_eq!(spec["task"]["limits"]["ram"], limits["ram"]);
-    let open = cell.ask(resize, json!({ "count": 4 })).await;
-    check_rejected(&open, 409, "wrong-state");
+    let view = cell.must("GET /v1/jobs/ubar/jfoo/tasks", Value::Null).await.body["items"].clone();
+    let (attempt, before) = (&view[0]["attempt"], &view[0]["limits_in_force"]["cpu"]);
+    assert_eq!((attempt, before), (&json!(1), &limits["cpu"]), "no agent has reported it");
+    let mut rolls = labelled("b");
+    (rolls["count"], rolls["task"]["command"]) = (json!(3), json!(["/bin/false"]));
+    rolls["task"]["limits"]["cpu"] = json!(cpu);
+    apply(&cell, rolls).await;
+    for size in [json!({ "count": 4 }), json!({ "cpu": 1 })] {
+        check_rejected(&cell.ask(resize, size).await, 409, "wrong-state");
+    }
     cell.must("POST /v1/users", json!({ "name": "other" })).await;
     for target in [resize, dry] {
         let got = cell.ask_as(&user("other"), target, &[], json!({ "count": 1 })).await;
@@ -235,6 +245,26 @@ async fn jobs_of_a_batch_are_applied_each_with_its_outcome() {
     assert_eq!(done(1), (json!("updated"), json!(2), Value::Null));
     assert_eq!(done(2), (json!("updated"), json!(3), json!(2)));
     assert_eq!(answer["verdicts"][3]["refused"]["code"], "stale-version");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_says_of_each_job_what_it_asks_for_and_does_not_get() {
+    let cell = running_cell().await;
+    let longest_notice = LongestNotice::same(Span::seconds(120));
+    let bounds = Bounds { longest_notice, ..Bounds::default() };
+    submit_as_system(&cell, Command::SetBounds(bounds)).await;
+    let item = |name: &str, notice: u64| {
+        let mut spec = job(name, 1);
+        spec["task"]["notice"] = json!(notice);
+        json!({ "apply_job": { "owner": "ubar", "spec": spec } })
+    };
+    let items = json!([item("jshort", 1000), item("jlong", 7_200_000)]);
+    let answer = cell.must("POST /v1/batch", json!({ "items": items })).await.body;
+    let warnings = |at: usize| answer["verdicts"][at]["done"]["warnings"].clone();
+    assert_eq!(warnings(0), Value::Null);
+    let warned = warnings(1)[0].as_str().unwrap().to_owned();
+    assert!(warned.starts_with("task.notice is 2 h, and "), "{warned}");
+    assert!(warned.ends_with(" tasks get at most 2 min in this cell"), "{warned}");
 }
 
 /// A machine that is up and silent, on a master with the shortest silence limit.

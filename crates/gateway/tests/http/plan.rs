@@ -81,6 +81,26 @@ async fn a_plan_tells_what_an_update_would_do_and_its_token_goes_stale_with_the_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_names_who_is_resized_and_who_has_to_move_and_why() {
+    let cell = running_cell().await;
+    let now = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"]["spec"].clone();
+    let mut spec = now.clone();
+    spec["task"]["limits"]["cpu"] = json!(now["task"]["limits"]["cpu"].as_u64().unwrap() + 1);
+    let plan_view = plan(&cell, spec.clone()).await;
+    let one = &plan_view["jobs"][0];
+    assert_eq!(one["tasks"]["resized"], 2, "{one}");
+    assert_eq!(one["disruption"]["tasks"], 0);
+    let effect = |change: &str, tasks: &[u32], fields: &[&str]| {
+        let count = tasks.len();
+        json!([{ "change": change, "count": count, "tasks": tasks, "fields": fields }])
+    };
+    assert_eq!(one["effects"], effect("resized", &[0, 1], &["task.limits"]));
+    spec["task"]["command"] = json!(["/bin/false"]);
+    let one = plan(&cell, spec).await["jobs"][0].clone();
+    assert_eq!(one["effects"], effect("restarted", &[0, 1], &["task.command"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
     let cell = running_cell().await;
     let mut greedy = job("jfoo", 2);

@@ -135,7 +135,7 @@ async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
         hang: false,
         orders_digest: 7,
         spec: None,
-        tasks: vec![ObservedTask { task, attempt, log_saver_run: 0, state: running }],
+        tasks: vec![ObservedTask { task, attempt, log_saver_run: 0, state: running, limits: None }],
         packages: None,
         usage: vec![TaskUsage { task, attempt, used }],
         resource_pressure: vec![],

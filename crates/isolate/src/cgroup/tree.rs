@@ -255,6 +255,19 @@ impl Group {
         )
     }
 
+    /// Lowers the memory limit to `bytes`, unless that is below what the cgroup could not give
+    /// back: a kernel with v2 would kill for it. Returns whether it was lowered.
+    ///
+    /// # Errors
+    /// When the kernel refuses for another reason.
+    pub fn lower_memory_limit(&self, bytes: u64) -> Result<bool, Error> {
+        self.with_controller(
+            Controller::Memory,
+            |group| v1::lower_memory_limit(group, bytes),
+            |group| v2::lower_memory_limit(group, bytes),
+        )
+    }
+
     /// Memory up to `protect` is reclaimed last; above `throttle` the cgroup is made to free some
     /// first. v1 has one soft limit for both, and the throttle counts where there is one.
     ///

@@ -6,6 +6,7 @@ use super::limits::{BlockDevice, cfs_period_and_quota, checked_weight};
 use super::{GroupUsage, OomCounts};
 use crate::Error;
 use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};
+use rustix::io::Errno;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,6 +45,18 @@ pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
         write(swap, &value)?;
     }
     Ok(())
+}
+
+/// The kernel reclaims what it can, and refuses a limit that does not suffice.
+pub fn lower_memory_limit(group: &Path, bytes: u64) -> Result<bool, Error> {
+    match set_memory_limit(group, Some(bytes)) {
+        Err(Error::Write { source, .. })
+            if source.raw_os_error() == Some(Errno::BUSY.raw_os_error()) =>
+        {
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
 }
 
 /// v1 has one soft limit: under pressure a cgroup above it is shrunk before those below theirs. It

@@ -51,6 +51,22 @@ pub fn set_memory_limit(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
     write(&group.join("memory.max"), &or_max(bytes))
 }
 
+/// The kernel takes any limit, reclaims what it can, and kills where that does not suffice: so what
+/// it could not reclaim is looked at first.
+pub fn lower_memory_limit(group: &Path, bytes: u64) -> Result<bool, Error> {
+    let path = group.join("memory.current");
+    let current = number(&path, &read(&path)?)?;
+    let path = group.join("memory.stat");
+    let text = read(&path)?;
+    let part = |key| keyed(&path, &text, key).map(|found| found.unwrap_or(0));
+    // Files of memory alone count as files, and cannot be reclaimed without swap.
+    let files = part("file")?.saturating_sub(part("shmem")?);
+    if current.saturating_sub(files) >= bytes {
+        return Ok(false);
+    }
+    set_memory_limit(group, Some(bytes)).map(|()| true)
+}
+
 pub fn set_memory_protection(group: &Path, bytes: u64) -> Result<(), Error> {
     write(&group.join("memory.low"), &bytes.to_string())
 }
@@ -187,6 +203,24 @@ mod tests {
         set_io_cap(&group, BlockDevice { major: 8, minor: 0 }, Some(5)).unwrap();
         let written = settings.map(|name| fs::read_to_string(group.join(name)).unwrap());
         assert_eq!(written, ["25000 100000", "40", "4096", "1", "8:0 rbps=5 wbps=5"]);
+        fs::remove_dir_all(&group).unwrap();
+    }
+
+    #[test]
+    fn memory_is_not_limited_below_what_cannot_be_given_back() {
+        let group = std::env::temp_dir().join(format!("cellwright-v2-low-{}", std::process::id()));
+        fs::create_dir_all(&group).unwrap();
+        let file = |name: &str, text: &str| fs::write(group.join(name), text).unwrap();
+        file("memory.current", "1000\n");
+        file("memory.stat", "anon 400\nfile 500\nshmem 100\n");
+        file("memory.max", "2000");
+        assert!(
+            !lower_memory_limit(&group, 600).unwrap(),
+            "400, the kernel's 100 and 100 of shmem"
+        );
+        assert_eq!(fs::read_to_string(group.join("memory.max")).unwrap(), "2000");
+        assert!(lower_memory_limit(&group, 601).unwrap());
+        assert!(fs::read_to_string(group.join("memory.max")).unwrap().starts_with("601"));
         fs::remove_dir_all(&group).unwrap();
     }
 

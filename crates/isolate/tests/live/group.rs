@@ -114,6 +114,26 @@ fn a_group_that_is_not_there_is_killed_and_removed_already() {
 }
 
 #[test]
+fn memory_is_limited_below_its_use_by_nobody() {
+    let Some(tree) = tree("lower") else { return };
+    let group = tree.group("x").unwrap();
+    group.create().unwrap();
+    const MIB: u64 = 1 << 20;
+    match group.set_memory_limit(Some(400 * MIB)) {
+        Err(cellwright_isolate::Error::NoController(_)) => return println!("skipped: no memory"),
+        done => done.unwrap(),
+    }
+    let hold = "x=$(head -c 60000000 /dev/zero | tr '\\0' a); echo ready; read end";
+    let mut shell = Shell::start(group.clone(), hold);
+    assert_eq!(shell.read_line(), "ready\n");
+    assert!(!group.lower_memory_limit(20 * MIB).unwrap(), "it uses three times as much");
+    assert!(group.lower_memory_limit(300 * MIB).unwrap());
+    assert!(shell.child.try_wait().unwrap().is_none(), "it lives");
+    drop(shell);
+    tree.base().remove().unwrap();
+}
+
+#[test]
 fn limits_are_taken_and_nonsense_is_refused() {
     let Some(tree) = tree("limits") else { return };
     let group = tree.group("x").unwrap();

@@ -44,7 +44,7 @@ fn agent(samples: &mut Samples) {
     let task = |(at, action)| {
         json!({
             "task": 10 + at, "attempt": 20 + at, "log_saver_run": 30 + at, "name": "u/j/0",
-            "action": action, "lease": 19,
+            "action": action, "lease": 19, "resizes": 40 + at,
         })
     };
     let tasks: Vec<Value> = actions.iter().enumerate().map(task).collect();

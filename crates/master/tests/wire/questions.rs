@@ -46,7 +46,12 @@ fn agent(samples: &mut Samples) {
     assert_eq!(states.len(), variants::<ObservedState>());
     let task = |(at, state): (usize, &Value)| {
         let (task, attempt, saver) = (10 + at, 30 + at, 50 + at);
-        json!({ "task": task, "attempt": attempt, "log_saver_run": saver, "state": state })
+        let in_force = json!({ "resizes": 70 + at, "limits": amount() });
+        let limits = if at == 0 { Value::Null } else { in_force };
+        json!({
+            "task": task, "attempt": attempt, "log_saver_run": saver, "state": state,
+            "limits": limits,
+        })
     };
     let tasks: Vec<Value> = states.iter().enumerate().map(task).collect();
     let report = json!({

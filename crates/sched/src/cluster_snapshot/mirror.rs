@@ -227,12 +227,14 @@ impl ClusterSnapshot {
         let job = row.and_then(|task| state.jobs().get(task.job));
         let (Some(task), Some(job)) = (row, job) else { return self.drop_task(id) };
         if let (true, Some(hold)) = (is_holding(task), task.primary()) {
+            let spec = job.spec_of(task.version);
             let info = PlacedTaskInfo {
                 job: task.job,
                 index: task.index,
                 attempt: task.attempt,
-                spec: job.spec_of(task.version),
+                spec,
                 version: task.version,
+                limits: task.counted_limits(spec.limits_of(task.index)),
                 phase: match task.state {
                     TaskState::Assigned => TaskPhase::Assigned,
                     TaskState::Running => TaskPhase::Running,

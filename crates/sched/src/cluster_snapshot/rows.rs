@@ -182,6 +182,9 @@ pub(crate) struct JobRow {
 pub(crate) struct AllocRow {
     pub machine: MachineId,
     pub set: JobId,
+    /// What tasks inside may hold in all: less than it counts for on its machine, where it is about
+    /// to become smaller.
+    pub capacity: Resources,
     pub room: Room,
     pub members: Vec<TaskId>,
 }

@@ -63,7 +63,8 @@ impl ClusterSnapshot {
         let (spec, version) = (job.spec.clone(), job.version);
         let limits = spec.limits_of(info.index);
         let reservation = info.reservation.unwrap_or(limits);
-        let class = self.class_for(info.job, &spec, version, info.index, reservation, info.avoid);
+        let amounts = (limits, reservation);
+        let class = self.class_for(info.job, &spec, version, info.index, amounts, info.avoid);
         self.drop_task(task);
         let row = self.row_mut(task);
         row.job = info.job;
@@ -81,8 +82,8 @@ impl ClusterSnapshot {
         if self.job(info.job).is_none() || !self.machines.exists(info.machine.slot()) {
             return;
         }
-        let limits = info.spec.limits_of(info.index);
-        let class = self.class_for(info.job, info.spec, info.version, info.index, limits, &[]);
+        let amounts = (info.limits, info.limits);
+        let class = self.class_for(info.job, info.spec, info.version, info.index, amounts, &[]);
         let hold = Hold {
             machine: info.machine,
             alloc: info.alloc,
@@ -94,11 +95,13 @@ impl ClusterSnapshot {
         // What ran inside an alloc left its disk to the alloc.
         let leaves = info.phase == TaskPhase::Running && info.alloc.is_none();
         let limited = self.budget_of(info.job).is_some();
+        let inside = info.spec.limits_of(info.index);
+        let same_inside = self.allocs.get(&task).is_none_or(|alloc| alloc.capacity == inside);
         let row = self.row_mut(task);
         let before = (row.phase, row.retained_on_exit);
         row.phase = info.phase;
         row.retained_on_exit = if leaves { retain } else { 0 };
-        let same = (row.job, row.index, row.class) == (info.job, info.index, class);
+        let same = (row.job, row.index, row.class) == (info.job, info.index, class) && same_inside;
         if same && row.placement.to_hold().as_ref() == Some(&hold) {
             row.attempt = info.attempt;
             // A start changes nothing on the machine, except what an eviction would mean there.
@@ -129,6 +132,10 @@ impl ClusterSnapshot {
         row.class = class;
         self.count_class_member(task);
         self.occupy(task, hold);
+        if let Some(alloc) = self.allocs.get_mut(&task) {
+            // Nobody is placed into what it is about to lose.
+            (alloc.capacity, alloc.room) = (inside, Room::of(inside.to_array()));
+        }
         for (member, row) in members {
             let hold = row.placement.to_hold();
             *self.row_mut(member) =
@@ -170,10 +177,9 @@ impl ClusterSnapshot {
         spec: &Arc<JobSpec>,
         version: u32,
         index: u32,
-        reservation: Resources,
+        (limits, reservation): (Resources, Resources),
         avoid: &[MachineId],
     ) -> ClassId {
-        let limits = spec.limits_of(index);
         let alloc_index = spec.paired_index(index);
         let usual = avoid.is_empty()
             && limits == spec.task.limits
@@ -295,9 +301,10 @@ impl ClusterSnapshot {
         let at = list.len() as u32;
         list.push(task);
         if is_alloc {
-            let room = Room::of(class.request.limits.to_array());
-            let machine = hold.machine;
-            self.allocs.insert(task, AllocRow { machine, set: job, room, members: Vec::new() });
+            let capacity = class.request.limits;
+            let (machine, room) = (hold.machine, Room::of(capacity.to_array()));
+            let row = AllocRow { machine, set: job, capacity, room, members: Vec::new() };
+            self.allocs.insert(task, row);
             let set = self.alloc_sets.entry(job).or_default();
             if let Err(position) = set.binary_search(&task) {
                 set.insert(position, task);

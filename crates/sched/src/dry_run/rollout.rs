@@ -25,6 +25,8 @@ pub enum TaskEffect {
     Removed,
     /// It takes the new spec without a restart, or is pending and takes it when it starts.
     InPlace,
+    /// It runs on with other limits where it is.
+    Resized,
     /// It is stopped and started on the same machine.
     Restarted,
     /// It is stopped and has to be placed again.
@@ -127,6 +129,9 @@ fn task_effect(job: &Job, before: Option<&Task>, after: &Task) -> TaskEffect {
         (None, TaskState::Dead(_)) => TaskEffect::Ended,
         (None, _) => TaskEffect::Added,
         (Some(_), _) if skipped(after.index) => TaskEffect::Skipped,
+        (Some(row), state) if row.state == state && row.resizes != after.resizes => {
+            TaskEffect::Resized
+        }
         (Some(row), state) if row.state == state => TaskEffect::InPlace,
         (Some(_), TaskState::Stopping(StopCause::RestartInPlace)) => TaskEffect::Restarted,
         (Some(_), TaskState::Stopping(StopCause::UpdateMoves)) => TaskEffect::Moved,
@@ -145,9 +150,13 @@ fn extrapolated_effect(
 ) -> TaskEffect {
     so_far.extrapolated += 1;
     let Some(row) = before else { return TaskEffect::Added };
-    let (_, effect) = spec_change::task_change(job.spec_of(row.version), job.spec(), after.index);
+    let (old, new) = (job.spec_of(row.version), job.spec());
+    let (_, effect) = spec_change::task_change(old, new, after.index);
+    let is_resized =
+        row.state.holds_resources() && old.limits_of(after.index) != new.limits_of(after.index);
     let limit = job.update_bound();
     match effect {
+        Effect::InPlace if is_resized => TaskEffect::Resized,
         Effect::InPlace => TaskEffect::InPlace,
         _ if limit.is_some_and(|most| so_far.disruptions >= most) => TaskEffect::Skipped,
         Effect::Restart => TaskEffect::Restarted,

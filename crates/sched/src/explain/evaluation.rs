@@ -243,9 +243,8 @@ impl<'a> PreparedClass<'a> {
         let mut room = match target.alloc {
             None => Room::of(snapshot.machines.shape_of(m).capacity),
             Some(alloc) => {
-                let class = snapshot.class_of(alloc);
-                let limits = class.map(|class| snapshot.class(class).request.limits);
-                Room::of(limits.unwrap_or_default().to_array())
+                let capacity = snapshot.allocs.get(&alloc).map(|row| row.capacity);
+                Room::of(capacity.unwrap_or_default().to_array())
             }
         };
         if target.alloc.is_none() {

@@ -3,6 +3,7 @@
 //! tally of all, in any grouping, so the walk can be divided.
 
 use super::evaluation::{PreparedClass, Requirement, TargetEvaluation};
+use super::nearest::NearTarget;
 use super::victims::EvictionCandidates;
 use crate::class::Class;
 use crate::cluster_snapshot::machines::SchedulableStatus;
@@ -104,6 +105,8 @@ pub(super) struct Tally {
     pub groups: Vec<ReasonGroup>,
     pub changes: Vec<PossibleChange>,
     pub pair: Option<DimensionPair>,
+    /// Where the fewest things fail, if it fits nowhere.
+    pub nearest: Option<NearTarget>,
     /// Machines that would accept the task if they were empty.
     pub when_empty: u32,
     /// Of them, those that spread limits rule out now.
@@ -143,6 +146,7 @@ impl Tally {
             let evaluation = prepared.evaluate(&target);
             let subject = first_subject(prepared, &evaluation);
             self.record_changes(prepared, &target, &evaluation);
+            self.nearest = NearTarget::nearer(self.nearest, prepared, &target, &evaluation);
             if evaluation.is_resolvable() && prepared.fits_empty(&target) {
                 empty = true;
                 if subject != ReasonSubject::Fits {
@@ -431,6 +435,7 @@ impl Tally {
         {
             self.pair = Some(pair);
         }
+        self.nearest = [self.nearest, later.nearest].into_iter().flatten().min();
         self.when_empty += later.when_empty;
         self.kept_apart += later.kept_apart;
         self.once_open += later.once_open;
@@ -496,7 +501,10 @@ fn first_subject(prepared: &PreparedClass<'_>, evaluation: &TargetEvaluation) ->
     }
 }
 
-fn subject_of(prepared: &PreparedClass<'_>, infeasible_reason: &InfeasibleReason) -> ReasonSubject {
+pub(super) fn subject_of(
+    prepared: &PreparedClass<'_>,
+    infeasible_reason: &InfeasibleReason,
+) -> ReasonSubject {
     let request = &prepared.class.request;
     let at = |position: Option<usize>| position.unwrap_or(0) as u32;
     match infeasible_reason {

@@ -120,6 +120,7 @@ impl SmallCluster {
             attempt: 1,
             spec: &spec,
             version: 1,
+            limits: spec.limits_of(self.tasks),
             phase: TaskPhase::Running,
             machine: MachineId(machine),
             alloc: None,
@@ -172,6 +173,49 @@ Room would need ada/web/0 (priority 200) on m1 evicted, which is not allowed: pr
  preempts production.
 Number 1 of 1 in the queue, 0 of higher priority.";
     assert_eq!(cell.text(task), want);
+}
+
+#[test]
+fn everything_that_the_nearest_machine_lacks_is_named() {
+    let mut cell = SmallCluster::new();
+    let flash = |spec: &mut MachineSpec| {
+        spec.attributes.insert(token("flash"), AttributeValue::Integer(1));
+    };
+    // The first is nearest by what it lacks, and is down; the second lacks less than the third.
+    cell.add_machine("m1", 8, 16, flash);
+    cell.put_machine(MachineId(0), false, false, false);
+    cell.add_machine("m2", 2, 3, |_| {});
+    cell.add_machine("m3", 1, 1, |_| {});
+    cell.add_machine("m4", 1, 1, |_| {});
+    let web = cell.job("web", 200, |spec| spec.task.static_ports = vec![8080]);
+    cell.hold(web, 3);
+    let new = cell.job("new", 100, |spec| {
+        spec.task.limits = Resources::new(4000, 4 * GIB, 0, 0);
+        spec.task.static_ports = vec![8080];
+        let (attribute, operator) = (token("flash"), Operator::Exists);
+        spec.constraints = vec![Constraint { attribute, operator, strength: Strength::Hard }];
+    });
+    let task = cell.wait(new, 0);
+    let explanation = cell.explain(task);
+    let nearest = explanation.nearest.clone().unwrap();
+    let codes: Vec<&str> = nearest.obstacles.iter().map(|obstacle| obstacle.code).collect();
+    assert_eq!(nearest.machine.name, "m2");
+    assert_eq!(codes, ["constraint", "resource", "resource"]);
+    assert!(nearest.obstacles.iter().all(|obstacle| obstacle.machines == 1));
+    let counted: u32 = explanation.reasons.iter().map(|reason| reason.machines).sum();
+    assert_eq!((counted, explanation.machines_total), (4, 4));
+    let line = "Nearest is m2: it fails the constraint flash exists, it lacks cpu (most free: 2 \
+                cores) and it lacks ram (most free: 3 GiB).";
+    let text = cell.text(task);
+    assert!(text.lines().any(|said| said == line), "{text}");
+    // One thing alone is among the reasons already, and where it fits there is nothing to say.
+    let small = cell.job("small", 100, |spec| spec.task.limits = Resources::new(4000, GIB, 0, 0));
+    let task = cell.wait(small, 0);
+    assert_eq!(cell.explain(task).nearest.map(|nearest| nearest.obstacles.len()), Some(1));
+    assert!(!cell.text(task).contains("Nearest is"));
+    let fits = cell.job("fits", 100, |_| {});
+    let task = cell.wait(fits, 0);
+    assert_eq!(cell.explain(task).nearest, None);
 }
 
 #[test]
@@ -284,6 +328,7 @@ fn two_limits_together_and_limits_beyond_the_largest_machine() {
     let want = "\
 pending: needs 10 cores cpu; no machine of 1 has it free.
 1 lacks cpu (most free: 8 cores on m1).
+Nearest is m1: it lacks cpu (most free: 8 cores) and it lacks ram (most free: 16 GiB).
 No single change of the request would make it fit; cpu <= 8 cores and ram <= 16 GiB (on m1) \
  together would.
 No machine is large enough even when empty: asked 10 cores cpu, the largest has 8 cores and 32 \

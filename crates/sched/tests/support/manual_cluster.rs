@@ -129,6 +129,7 @@ impl ManualCluster {
                     attempt: 1,
                     spec: &spec,
                     version: 0,
+                    limits: spec.limits_of(index),
                     phase: TaskPhase::Running,
                     machine: MachineId(*machine),
                     alloc: None,

@@ -9,6 +9,7 @@
 //! | a started attempt is reported until newer orders drop it | a report without it |
 //! | `max_run` is kept, and memory limits are | it runs on |
 //! | orders only become newer | older ones are obeyed |
+//! | what is reported in force is the least that is allowed | a program is allowed more |
 
 use super::virtual_kernel::Kernel;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
@@ -164,6 +165,14 @@ impl AgentInvariants {
         for task in report.tasks.iter().filter(|task| task.log_saver_run == 0) {
             let attempt = Attempt::new(task.task, task.attempt);
             let row = kernel.programs().get(&attempt);
+            let allowed = row.map(|row| row.work.limits);
+            if let (Some(allowed), Some(reported)) = (allowed, task.limits)
+                && !allowed.within(reported.limits)
+            {
+                self.record_violation(format!(
+                    "{attempt} may use more than a report says is in force"
+                ));
+            }
             let is_unhealthy = row.is_some_and(|row| row.is_unhealthy_for_long(now));
             if is_unhealthy && task.state == (ObservedState::Running { healthy: true }) {
                 self.record_violation(format!("{attempt} is ill, and a report calls it healthy"));

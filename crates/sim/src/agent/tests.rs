@@ -25,7 +25,8 @@ fn work(words: &[&str]) -> RunSpec {
 
 fn order(task: u32, work: RunSpec) -> DesiredTask {
     let (name, action) = (format!("ubar/jfoo/{task}"), Order::Run(Box::new(work)));
-    DesiredTask { task: TaskId(task), attempt: 1, log_saver_run: 0, name, action, lease: None }
+    let task = TaskId(task);
+    DesiredTask { task, attempt: 1, log_saver_run: 0, name, action, lease: None, resizes: 0 }
 }
 
 fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
@@ -167,4 +168,34 @@ fn a_reboot_ends_everything_and_the_next_life_says_so() {
     assert_eq!(state(&mut agent, 1001), ObservedState::Stopped);
     agent.lose_data(2000, Time::ZERO);
     assert_eq!(agent.report(false, Time::ZERO, 2000).tasks, []);
+}
+
+#[test]
+fn memory_is_cut_as_its_use_falls_and_reported_as_it_is() {
+    let mut agent = agent(Profile::new(1));
+    let sized = |resizes, ram| {
+        let mut work = work(&["sim", "use", "50", "50"]);
+        work.limits.ram = ram;
+        DesiredTask { resizes, ..order(1, work) }
+    };
+    agent.apply_orders(answer(1, vec![sized(0, GIB)]), 0, 0);
+    run_until(&mut agent, 10_000);
+    let reported = |agent: &mut VirtualAgent, now| {
+        let report = agent.report(false, Time(now), now);
+        report.tasks[0].limits.map(|limits| (limits.resizes, limits.limits.ram))
+    };
+    assert_eq!(reported(&mut agent, 10_000), None, "nothing was changed");
+    agent.apply_orders(answer(2, vec![sized(1, GIB / 4)]), 10_000, 10_000);
+    run_until(&mut agent, 11_500);
+    let (resizes, held) = reported(&mut agent, 11_500).unwrap();
+    assert!(resizes == 1 && held > GIB / 2 && held < GIB, "{held}");
+    run_until(&mut agent, 20_000);
+    assert_eq!(reported(&mut agent, 20_000), Some((1, GIB / 4)));
+    assert_eq!(agent.invariants.as_mut().unwrap().take_violation(), None);
+    agent.bugs.confirms_early = true;
+    agent.apply_orders(answer(3, vec![sized(2, GIB / 8)]), 20_000, 20_000);
+    run_until(&mut agent, 22_000);
+    reported(&mut agent, 22_000);
+    let found = agent.invariants.as_mut().unwrap().take_violation().unwrap();
+    assert!(found.contains("may use more than a report says"), "{found}");
 }

@@ -15,7 +15,7 @@ use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::rollout;
-use cellwright_cell::spec::JobKind;
+use cellwright_cell::spec::{JobKind, LimitsOverride};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_cell::update_policy::{RollbackLimit, UpdatePolicy};
@@ -82,13 +82,14 @@ impl Client {
         let mut replica = 1 + self.node_address % self.masters;
         for sequence in 1.. {
             self.failpoint.reach(PanicPoint::Client);
-            match rng.random_range(0..11) {
+            match rng.random_range(0..13) {
                 0..3 => self.submit(sequence, &mut rng, &mut replica).await,
                 3 => self.submit_set(sequence, &mut rng, &mut replica).await,
                 4..6 => self.stop_or_restart(sequence, &mut rng, &mut replica).await,
                 6 => self.increment_counter(sequence, &mut replica).await,
                 7 => self.acquire_lease(sequence, &mut replica).await,
                 8 => self.update(sequence, &mut rng, &mut replica).await,
+                8..10 => self.resize(sequence, &mut rng, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
             tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
@@ -186,6 +187,21 @@ impl Client {
         } else {
             Command::UpdateJob { owner, spec, expect: None }
         };
+        self.request(sequence * 2, command, replica).await;
+    }
+
+    /// Gives one of its jobs or alloc sets other limits; it may have ended.
+    async fn resize(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
+        let kind = if rng.random_bool(0.2) { "s" } else { "j" };
+        let own = format!("{kind}{}-{}", self.node_address, rng.random_range(1..=sequence));
+        let limits = LimitsOverride {
+            cpu: Some(rng.random_range(100..1500)),
+            ram: Some(rng.random_range(2..12u64) << 20),
+            ..LimitsOverride::default()
+        };
+        let Ok(job) = Name::new(&own) else { return };
+        let job = JobKey { user: client_user(), job };
+        let command = Command::ResizeLimits { job, limits, expect: None };
         self.request(sequence * 2, command, replica).await;
     }
 

@@ -79,9 +79,9 @@ pub(super) const ROUTES: &[Route] = &[
                         Method::Post,
                         "/v1/jobs/{user}/{job}/resize",
                         "jobs",
-                        "Change the number of tasks, at once, or what each may use, by a rolling \
-                         update. What is left out stays. An update that is complete is closed \
-                         first.",
+                        "Change the number of tasks, or what each may use while it runs: only \
+                         those that no longer fit where they are move. What is left out stays. An \
+                         update that is complete is closed first.",
                     ),
                     ADMISSION_ERRORS,
                 ),

@@ -75,13 +75,18 @@ impl Context<'_> {
         let Some(job) = self.state.jobs.get(task.job) else { return false };
         let (version, new) = (job.version, job.spec().clone());
         let old = job.spec_of(task.version).clone();
-        let reservation = reservation_for(&task, &old, &new);
+        let in_force = limits_in_force_after(&task, &old, &new);
+        let reservation = reservation_for(&task, in_force, &old, &new);
+        let is_resized =
+            old.limits_of(task.index) != new.limits_of(task.index) && task.state.holds_resources();
         let new_program = spec_change::becomes_new_program(job, &task);
         let resets_failures = new_program && !task.state.is_dead();
         let leased = old.at_most_one.is_some() || new.at_most_one.is_some();
         let apply_version = |t: &mut Task| {
             t.version = version;
             t.reservation = reservation;
+            t.limits_in_force = in_force.map(Box::new);
+            t.resizes = t.resizes.wrapping_add(u32::from(is_resized));
             // A reservation elsewhere is for the spec that it has run so far.
             t.holds.release_reserved();
             if new_program {
@@ -113,8 +118,8 @@ impl Context<'_> {
     }
 
     /// A task that grows where it is may get the room of tasks that are still leaving, as if it had
-    /// been placed there anew: it restarts when they are gone. An alloc does not restart; tasks
-    /// that are placed in it wait instead.
+    /// been placed there anew: its agent raises its limits when they are gone. Tasks that are
+    /// placed in an alloc that grew wait for them as well.
     fn wait_for_leaving(&mut self, id: TaskId, task: &Task, machine: MachineId) {
         let leaving = self.leaving(machine, task.alloc(), &[]);
         if leaving.is_empty() {
@@ -183,16 +188,42 @@ impl Context<'_> {
     }
 }
 
-/// An estimate of usage is valid for the limits it was made under.
-fn reservation_for(task: &Task, old: &JobSpec, new: &JobSpec) -> Resources {
-    let limits = new.limits_of(task.index);
-    let known =
-        new.reclaimable && limits == old.limits_of(task.index) && task.state.holds_resources();
-    if !known {
-        return limits;
+/// The most that the machine may allow the task until its agent has reported the new limits in
+/// force: whatever it was allowed before.
+fn limits_in_force_after(task: &Task, old: &JobSpec, new: &JobSpec) -> Option<Resources> {
+    let before = old.limits_of(task.index);
+    if !task.state.holds_resources() {
+        None
+    } else if before == new.limits_of(task.index) {
+        task.limits_in_force.as_deref().copied()
+    } else {
+        Some(task.counted_limits(before))
+    }
+}
+
+/// An estimate of usage is valid up to the limits it was made under: where they grow, nothing is
+/// known of what the task will use.
+fn reservation_for(
+    task: &Task,
+    in_force: Option<Resources>,
+    old: &JobSpec,
+    new: &JobSpec,
+) -> Resources {
+    let (before, limits) = (old.limits_of(task.index), new.limits_of(task.index));
+    let counted = in_force.map_or(limits, |in_force| limits.max(in_force));
+    let is_estimated = new.reclaimable && new.kind == JobKind::Tasks;
+    if !is_estimated || !task.state.holds_resources() {
+        return counted;
     }
     let disk = new.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
-    task.reservation.max(Resources { disk, ..Resources::ZERO })
+    let mut reservation = task.reservation.max(Resources { disk, ..Resources::ZERO });
+    for dimension in Dimension::ALL {
+        let wanted = limits.get(dimension);
+        if wanted > before.get(dimension) {
+            reservation.set(dimension, wanted.max(reservation.get(dimension)));
+        }
+    }
+    reservation.min(counted)
 }
 
 fn limits_now(state: &State, alloc: TaskId) -> Resources {

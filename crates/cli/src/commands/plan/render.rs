@@ -5,7 +5,8 @@ use crate::style::Style;
 use crate::table::{WIDTH, sentences, wrap};
 use crate::{format, table};
 use cellwright_api::types::{
-    FieldDiff, JobPlan, PlanAction, PlanView, PlannedPlace, PlannedVictim, QuotaChange,
+    FieldDiff, JobPlan, PlanAction, PlanView, PlannedChange, PlannedEffect, PlannedPlace,
+    PlannedVictim, QuotaChange,
 };
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::job::ChangeClass;
@@ -136,6 +137,7 @@ fn labelled_rows(job: &JobPlan) -> Vec<(&'static str, String)> {
     if !tasks.is_empty() {
         rows.push(("tasks", tasks));
     }
+    rows.extend(job.effects.iter().map(effect_row));
     if job.disruption.tasks > 0 {
         rows.push(("rolls", disruption_text(job)));
     }
@@ -157,6 +159,7 @@ fn tasks_text(job: &JobPlan) -> String {
         (tasks.added, "added"),
         (tasks.removed, "removed"),
         (tasks.in_place, "not disturbed"),
+        (tasks.resized, "resized in place"),
         (tasks.restarted, "restarted in place"),
         (tasks.moved, "to find another place"),
         (tasks.skipped, "skipped: the update may disrupt no more"),
@@ -171,6 +174,40 @@ fn tasks_text(job: &JobPlan) -> String {
         text.push_str(&format!(" ({count} of them by the class of the change, not tried)"));
     }
     text
+}
+
+/// Which tasks, and why.
+fn effect_row(effect: &PlannedEffect) -> (&'static str, String) {
+    let fields = effect.fields.join(", ");
+    let because = |why: &str| {
+        if fields.is_empty() { String::new() } else { format!(": {why} {fields}") }
+    };
+    let (label, why) = match effect.change {
+        PlannedChange::Resized => ("resizes", String::new()),
+        PlannedChange::Restarted => ("restart", because("another")),
+        PlannedChange::Moved => ("moves", because("no longer fits where it is with another")),
+        PlannedChange::Skipped => ("skips", String::new()),
+    };
+    let named = index_ranges(&effect.tasks);
+    let more = u64::from(effect.count).saturating_sub(effect.tasks.len() as u64);
+    let more = if more > 0 { format!(" and {} more", format::count(more)) } else { String::new() };
+    let task = if effect.count == 1 { "task" } else { "tasks" };
+    (label, format!("{task} {named}{more}{why}"))
+}
+
+/// `0-3, 7`.
+fn index_ranges(indices: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *index => *last = *index,
+            _ => ranges.push((*index, *index)),
+        }
+    }
+    let range = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
 fn disruption_text(job: &JobPlan) -> String {
@@ -257,6 +294,22 @@ fn render_victims(label: &str, victims: &[PlannedVictim], style: Style) -> Strin
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn who_is_resized_restarted_or_moved_is_named_with_the_reason() {
+        let row = |change, count, tasks: &[u32], fields: &[&str]| {
+            let fields = fields.iter().map(|field| (*field).to_owned()).collect();
+            effect_row(&PlannedEffect { change, count, tasks: tasks.to_vec(), fields })
+        };
+        let limits = ["task.limits"];
+        let resized = row(PlannedChange::Resized, 5, &[0, 1, 2, 4], &limits);
+        assert_eq!(resized, ("resizes", "tasks 0-2, 4 and 1 more".to_owned()));
+        let moved = row(PlannedChange::Moved, 1, &[3], &limits);
+        let why = "task 3: no longer fits where it is with another task.limits";
+        assert_eq!(moved, ("moves", why.to_owned()));
+        let restarted = row(PlannedChange::Restarted, 2, &[0, 1], &["task.command"]);
+        assert_eq!(restarted, ("restart", "tasks 0-1: another task.command".to_owned()));
+    }
 
     #[test]
     fn values_are_shown_as_their_owner_would_write_them() {

@@ -4,11 +4,11 @@ use super::health;
 use crate::http::view::{at_max_down, failed_dependency};
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
-    LeavingView, ReasonView, TaskCounts, WaitingGroup,
+    LeavingView, NearestView, ReasonView, TaskCounts, WaitingGroup,
 };
 use cellwright_cell::disruption;
 use cellwright_cell::event::{Event, EventKind, TaskChange};
-use cellwright_cell::explanation::{Counterfactual, Explanation, ReasonCount};
+use cellwright_cell::explanation::{Counterfactual, Explanation, NearestMachine, ReasonCount};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::notice;
@@ -113,6 +113,7 @@ pub(super) fn base_view(
         reasons: Vec::new(),
         counterfactual: None,
         alternatives: Vec::new(),
+        nearest: None,
         when_empty: 0,
         victims: Vec::new(),
         victims_allowed: false,
@@ -163,6 +164,7 @@ pub(in crate::http) fn add_explanation(view: &mut ExplanationView, explanation: 
     view.reasons = explanation.reasons.iter().map(reason_view).collect();
     view.counterfactual = explanation.counterfactual.as_ref().map(counterfactual_view);
     view.alternatives = explanation.alternatives.iter().map(counterfactual_view).collect();
+    view.nearest = explanation.nearest.as_ref().map(nearest_view);
     view.when_empty = explanation.when_empty;
     view.victims = victims
         .map(|v| v.tasks.iter().map(|victim| victim.task.name.clone()).collect())
@@ -187,6 +189,7 @@ pub(in crate::http) fn hypothetical_view(
         reasons: Vec::new(),
         counterfactual: None,
         alternatives: Vec::new(),
+        nearest: None,
         when_empty: 0,
         victims: Vec::new(),
         victims_allowed: false,
@@ -222,6 +225,18 @@ fn reason_view(reason: &ReasonCount) -> ReasonView {
         detail,
         about: words::explanation::reason_alone(reason, &Natural),
         text: words::explanation::reason(reason, &Natural),
+    }
+}
+
+fn nearest_view(nearest: &NearestMachine) -> NearestView {
+    let obstacle = |obstacle: &ReasonCount| {
+        let text = words::explanation::obstacle(obstacle, &Natural);
+        ReasonView { text, ..reason_view(obstacle) }
+    };
+    NearestView {
+        machine: nearest.machine.name.clone(),
+        alloc: nearest.alloc.as_ref().map(|alloc| alloc.name.clone()),
+        obstacles: nearest.obstacles.iter().map(obstacle).collect(),
     }
 }
 
