@@ -2,9 +2,9 @@
 # Installs what a fresh Debian machine with only Rust lacks; says nothing when nothing is missing.
 #
 #   scripts/install-tools.sh build     a C linker and, as root, a container runtime, for `make run`
-#   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers, tools for
-#                                      trial networks and power cuts, a registry of images, a
-#                                      browser and DuckDB, for `make test`
+#   scripts/install-tools.sh test      and rustfmt, clippy, a small root for containers, QEMU and a
+#                                      kernel for a guest, tools for trial networks and power cuts,
+#                                      a registry of images, a browser and DuckDB, for `make test`
 #   scripts/install-tools.sh verify    and cargo-deny, for `make verify`
 #   scripts/install-tools.sh bench     a C linker and etcd, a peer of `make bench`
 set -euo pipefail
@@ -101,6 +101,38 @@ need_busybox() {
     fi
 }
 
+# A virtual machine runs as a task in a test: QEMU, and a kernel for the guest, which is unpacked and
+# not installed. Both are for amd64; the processor is emulated.
+need_guest() {
+    [ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] || return 0
+    local place="${XDG_CACHE_HOME:-$HOME/.cache}/cellwright/guest" work kernel
+    if ! has qemu-system-x86_64; then
+        if [ "$(id -u)" = 0 ]; then
+            install_packages qemu-system-x86
+        else
+            say "missing: qemu-system-x86; the test of virtual machines will be skipped"
+            return
+        fi
+    fi
+    compgen -G "$place/boot/vmlinuz-*" >/dev/null && return
+    kernel="$(apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+        awk '/Depends: linux-image-/ { print $2; exit }')"
+    if [ -z "$kernel" ]; then
+        as_root apt-get update -qq
+        kernel="$(apt-cache depends linux-image-cloud-amd64 |
+            awk '/Depends: linux-image-/ { print $2; exit }')"
+    fi
+    say "unpacking $kernel for a guest"
+    work="$(mktemp -d)"
+    if (cd "$work" && apt-get download -qq "$kernel" >&2 && dpkg-deb -x ./*.deb unpacked); then
+        mkdir -p "$place/boot"
+        cp "$work"/unpacked/boot/vmlinuz-* "$place/boot/"
+    else
+        say "$kernel cannot be fetched; the test of virtual machines will be skipped, or fail for root"
+    fi
+    rm -rf "$work"
+}
+
 # The console is tested in a real browser. Without it those tests say that they are skipped.
 need_browser() {
     has chromium && has chromedriver && return
@@ -179,6 +211,7 @@ fi
 if [ "$what" = test ]; then
     need_network_tools
     need_busybox
+    need_guest
     need_registry
     need_browser
     need_duckdb

@@ -57,6 +57,7 @@ fn add_pending(
         spec: &spec.1,
         version,
         alloc_set: None,
+        machines: &Arc::default(),
         budget: None,
         in_transition: 0,
     };

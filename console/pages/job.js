@@ -144,7 +144,9 @@ function Spec({ job }) {
   const labels = Object.entries(spec.labels || {}).map(([key, value]) => `${key}=${value}`);
   return html`<${Card} title="What it asks for">
     <${Facts} rows=${[
-      ["Tasks", count(spec.count)],
+      ["Tasks", job.daemon
+        ? `${count(job.tasks.running)} of ${count(job.daemon.matching)} machines`
+        : count(spec.count)],
       ["Priority", `${spec.priority}, ${words(bandOf(spec.priority))}`],
       ["Limits a task", `${amount("cpu", limits.cpu)}, ${amount("ram", limits.ram)}${limits.disk ? `, ${amount("disk", limits.disk)} disk` : ""}`],
       ["Command", job.redacted ? "for its owner and users with read_specs"

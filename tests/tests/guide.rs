@@ -26,6 +26,7 @@ pages! {
     the_job_language: "job-language.md",
     services: "services.md",
     batch: "batch.md",
+    daemons: "daemons.md",
     allocs: "allocs.md",
     updates: "updates.md",
     plans: "plan.md",

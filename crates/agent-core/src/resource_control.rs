@@ -6,7 +6,8 @@
 //!
 //! 1. A task over its own limit of memory or disk goes first, whatever its priority.
 //! 2. What cannot be throttled (memory, disk space) is freed by killing, lowest priority first, and
-//!    no more than needed. A production task within its limit is never killed.
+//!    no more than needed. A latency-sensitive production task within its limit
+//!    is never killed: what it may use is there.
 //! 3. What can be throttled (CPU, disk rate) is taken from batch, lowest priority first, and only
 //!    while a latency-sensitive task within its limit is starved.
 //! 4. A latency-sensitive task that takes more than its limit may starve batch for seconds. After
@@ -133,6 +134,11 @@ impl TaskSample {
 
     fn is_batch(&self) -> bool {
         self.class == AppClass::Batch
+    }
+
+    /// Whether the cell packed it by its limits, so that they are there for it.
+    fn is_packed_by_limits(&self) -> bool {
+        self.priority.is_prod() && !self.is_batch()
     }
 }
 

@@ -4,6 +4,7 @@
 //! Cgroups need root. An agent without them reports why and runs tasks all the same: then the
 //! shim's list of processes alone tells which processes belong to a task.
 
+use crate::calibration::CpuFactor;
 use crate::config::ProcessLimits;
 use cellwright_cell::desired::RunSpec;
 use cellwright_cell::id::Attempt;
@@ -21,9 +22,11 @@ const BATCH_WEIGHT_DIVISOR: u64 = 10;
 /// For orphans that are killed at the start; only a hung kernel uses it up.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The cgroups of one agent, or why there are none.
+/// The cgroups of one agent, or why there are none; what processes are bounded by, and how limits
+/// of CPU become those of this machine. Weights stay as they are: they are shares, and all tasks
+/// here are converted alike.
 #[derive(Clone, Debug)]
-pub struct TaskCgroups(Result<Tree, String>, Ceilings);
+pub struct TaskCgroups(Result<Tree, String>, Ceilings, CpuFactor);
 
 /// Most processes and threads: of all tasks together, and of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +39,15 @@ impl TaskCgroups {
     /// Agents with different folders never share a cgroup, so several can run on one machine. The
     /// limit `processes` holds for all tasks together, on the base cgroup.
     #[must_use]
-    pub fn open(data_dir: &Path, processes: ProcessLimits) -> TaskCgroups {
+    pub fn open(data_dir: &Path, processes: ProcessLimits, cpu: CpuFactor) -> TaskCgroups {
         let (all, task) = processes.ceilings(kernel_max_pids());
         let ceilings = Ceilings { all, task };
-        TaskCgroups(open(data_dir, ceilings).map_err(|error| error.to_string()), ceilings)
+        TaskCgroups(open(data_dir, ceilings).map_err(|error| error.to_string()), ceilings, cpu)
     }
 
     #[cfg(test)]
     pub(crate) fn disabled() -> TaskCgroups {
-        TaskCgroups(Err("a test".into()), Ceilings { all: 1, task: 1 })
+        TaskCgroups(Err("a test".into()), Ceilings { all: 1, task: 1 }, CpuFactor::default())
     }
 
     #[must_use]
@@ -85,7 +88,7 @@ impl TaskCgroups {
             group,
             &Limits {
                 cpu_weight: Some(weight),
-                cpu_cap: (!isolation.slack_cpu).then_some(limits.cpu.max(1)),
+                cpu_cap: (!isolation.slack_cpu).then(|| self.2.to_machine(limits.cpu).max(1)),
                 memory_limit: (!isolation.slack_ram).then_some(limits.ram),
                 // A job can ask for less than the machine's operator allows, and not for more.
                 pids_max: Some(u64::from(isolation.processes).min(self.1.task)),
@@ -227,7 +230,7 @@ mod tests {
     fn whatever_jobs_ask_for_one_task_and_all_together_have_a_ceiling_of_processes() {
         let scratch = Scratch::new();
         let processes = ProcessLimits { all: Some(12), task: Some(8) };
-        let groups = TaskCgroups::open(&scratch.path(""), processes);
+        let groups = TaskCgroups::open(&scratch.path(""), processes, CpuFactor::default());
         if let Some(why) = groups.unavailable_reason() {
             assert!(!rustix::process::geteuid().is_root(), "{why}");
             return println!("skipped: {why}");

@@ -2,6 +2,7 @@
 //! is left out is detected on the machine or has the default stated at the field; an unknown key is
 //! an error.
 
+use crate::calibration::CpuFactorSource;
 use crate::id_ranges::IDS_PER_RANGE;
 use crate::listen::DEFAULT_PORT;
 use crate::shim::protocol::LogSettings;
@@ -75,6 +76,9 @@ pub struct Config {
     pub package_bytes: u64,
     /// Left out: what the kernel says.
     pub capacity: Option<Resources>,
+    /// How many cores of the cell one CPU of this machine is worth. Left out: 1.
+    #[serde(default)]
+    pub cpu_factor: CpuFactorSource,
     /// Reserved for the system. Left out: a little of each, see `default_reserve`.
     pub reserve: Option<Resources>,
     pub rack: Option<Token>,
@@ -422,6 +426,9 @@ impl Config {
              \n\
              # Kept for the system, of what the machine has; left out, a little of each.\n\
              # reserve = {{ cpu = 100, ram = 268435456, disk = 0 }}\n\
+             \n\
+             # Cores of the cell that one CPU of this machine is worth, as 1.25, or \"measured\".\n\
+             # cpu_factor = 1\n\
              \n\
              # How tasks are run: \"container\", \"process\", or the best that works (\"auto\").\n\
              # driver = \"auto\"\n\

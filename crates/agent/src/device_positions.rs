@@ -85,6 +85,7 @@ fn placeholder_device(identity: &str) -> Result<HostDevice, InvalidName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibration::Calibration;
     use crate::config::Config;
     use crate::devices::granted;
     use crate::machine::describe;
@@ -106,7 +107,8 @@ mod tests {
     /// position.
     fn start(path: &Path, ids: &[&str]) -> (Vec<String>, Vec<HostDevice>) {
         let text = "name = \"m7\"\ndata_dir = \"/\"\nfind_devices = false";
-        let mut described = describe(&Config::parse(text).unwrap()).unwrap();
+        let mut described =
+            describe(&Config::parse(text).unwrap(), Calibration::default()).unwrap();
         described.devices = ids.iter().map(|id| card(id)).collect();
         assign_positions(path, &mut described).unwrap();
         let listed = described.spec.devices.iter();

@@ -12,6 +12,7 @@
 //! | [`id_ranges`] | which users and groups of the machine tasks run as |
 //! | [`cgroups`], [`packages`] | the cgroups of tasks; the packages they run |
 //! | [`watch`], [`ports`] | samples every task once a second, and applies resource control |
+//! | [`calibration`] | how fast the machine's cores and its disk are, where nobody says it |
 //! | [`devices`] | which devices the machine has, and how tasks get access to them |
 //! | [`health`] | health probes of tasks |
 //! | [`trash`] | removes the files that tasks left behind |
@@ -29,6 +30,7 @@
 
 pub mod attempt;
 pub mod boot;
+pub mod calibration;
 pub mod cgroups;
 pub mod config;
 pub mod credentials;

@@ -1,6 +1,7 @@
 //! The description of this machine for the masters: the capacity that the kernel reports, less a
 //! reserve for the system, plus what only its operator can know.
 
+use crate::calibration::{Calibration, CpuFactor};
 use crate::config::{Config, ConfigError, HostVolume};
 use crate::devices::{self, HostDevice};
 use cellwright_cell::admit::check_machine;
@@ -15,8 +16,8 @@ use cellwright_isolate::cgroup::CpuList;
 use cellwright_isolate::machine::{MachineFacts, default_reserve};
 use std::fs;
 
-/// Bytes a second that a disk is assumed to do when the operator configures nothing: any disk in
-/// use today does more.
+/// Bytes a second that a disk is assumed to do that could not be measured: any disk in use today
+/// does more.
 const DISK_RATE: u64 = 100 << 20;
 /// The attribute with the driver that runs tasks.
 pub const DRIVER: &str = "driver";
@@ -26,6 +27,10 @@ pub const CONTAINERS_OFF: &str = "containers-off";
 pub const RUNTIME: &str = "runtime";
 /// The attribute with the tasks that listen on ports that were not assigned to them.
 pub const UNASSIGNED_PORTS: &str = "ungiven-ports";
+/// The attribute with the cores of the cell that one CPU of the machine is worth, unless it is 1.
+pub const CPU_FACTOR: &str = "cpu-factor";
+/// The attribute with the writes of 4 KiB that its disk does in a second, as they were measured.
+pub const DISK_OPERATIONS: &str = "disk-operations";
 /// Most bytes of an attribute that are reported.
 const MAX_ATTRIBUTE_BYTES: usize = 200;
 
@@ -34,20 +39,25 @@ pub struct MachineDescription {
     pub spec: MachineSpec,
     /// Physical cores with the CPUs of each.
     pub cores: Vec<CpuList>,
-    /// What tasks may use in all; a disk rate of 0 if it is not known.
+    /// What tasks may use in all, in its own CPUs; a disk rate of 0 if its operator gave none.
     pub usable: Resources,
     /// Its devices, in the order in which the masters know them.
     pub devices: Vec<HostDevice>,
+    /// Between the cores of the cell, in which its capacity is, and its own CPUs.
+    pub cpu_factor: CpuFactor,
 }
 
 /// The machine's description.
 ///
 /// # Errors
 /// When the kernel does not report the capacity, or the configuration asks for what cannot be.
-pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
+pub fn describe(
+    config: &Config,
+    calibration: Calibration,
+) -> Result<MachineDescription, ConfigError> {
     let facts = cellwright_isolate::machine::discover(&config.data_dir)
         .map_err(|error| ConfigError::Machine(error.to_string()))?;
-    let found = config.capacity.unwrap_or_else(|| offered_capacity(&facts));
+    let found = config.capacity.unwrap_or_else(|| offered_capacity(&facts, calibration));
     let reserve = config.reserve.unwrap_or_else(|| match config.capacity {
         // An operator who configures the capacity has accounted for the reserve.
         Some(_) => Resources::default(),
@@ -66,8 +76,11 @@ pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
     for (name, value) in facts.attributes {
         attributes.entry(name).or_insert(value);
     }
+    for (name, value) in calibration_attributes(calibration) {
+        attributes.entry(name).or_insert(value);
+    }
     let devices = devices::discover(config)?;
-    let spec = MachineSpec {
+    let mut spec = MachineSpec {
         name: machine_name(config)?,
         capacity: found.minus(reserve),
         attributes,
@@ -79,14 +92,33 @@ pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
         ports: config.ports.unwrap_or_default(),
         address: config.address,
     };
+    spec.set_cores(facts.cores.len());
     check_machine(&spec).map_err(|rejection| ConfigError::Machine(rejection.to_string()))?;
     let known_rate = config.capacity.map_or(0, |_| spec.capacity.disk_rate);
-    let usable = Resources { disk_rate: known_rate, ..spec.capacity };
-    Ok(MachineDescription { spec, cores: facts.cores, usable, devices })
+    let cpu_factor = calibration.cpu;
+    let usable = Resources { disk_rate: known_rate, ..cpu_factor.on_machine(spec.capacity) };
+    Ok(MachineDescription { spec, cores: facts.cores, usable, devices, cpu_factor })
 }
 
-fn offered_capacity(facts: &MachineFacts) -> Resources {
-    Resources { disk_rate: DISK_RATE, ..facts.capacity }
+/// What an operator configures is in cores of the cell already.
+fn offered_capacity(facts: &MachineFacts, calibration: Calibration) -> Resources {
+    Resources {
+        cpu: calibration.cpu.to_cell(facts.capacity.cpu),
+        disk_rate: calibration.disk.map_or(DISK_RATE, |disk| disk.bytes_per_second),
+        ..facts.capacity
+    }
+}
+
+/// What was measured, for those who look, and for jobs to ask for.
+fn calibration_attributes(calibration: Calibration) -> Vec<(Token, AttributeValue)> {
+    let factor = (!calibration.cpu.is_one())
+        .then(|| (CPU_FACTOR, AttributeValue::Text(calibration.cpu.to_string())));
+    let operations = calibration.disk.map(|disk| {
+        let writes = i64::try_from(disk.operations_per_second).unwrap_or(i64::MAX);
+        (DISK_OPERATIONS, AttributeValue::Integer(writes))
+    });
+    let named = |(name, value)| Some((Token::new(name).ok()?, value));
+    factor.into_iter().chain(operations).filter_map(named).collect()
 }
 
 /// Sets an attribute of the machine, or removes it.
@@ -143,6 +175,7 @@ fn machine_name(config: &Config) -> Result<Name, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibration::DiskSpeed;
     use crate::state_dir::scratch::Scratch;
     use cellwright_cell::isolation::HostVolume as MountedVolume;
 
@@ -153,7 +186,7 @@ mod tests {
         let (real, link) = (scratch.path("real").canonicalize().unwrap(), scratch.path("link"));
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
-        let mut spec = describe(&config).unwrap().spec;
+        let mut spec = describe(&config, Calibration::default()).unwrap().spec;
         let volume = |path: &std::path::Path, writable| HostVolume { path: path.into(), writable };
         advertise_host_volumes(
             &mut spec,
@@ -166,7 +199,7 @@ mod tests {
         assert!(lends(&real, false) && lends(&link, false) && !lends(&real, true));
         assert!(!lends(&scratch.path("gone"), false));
         for volumes in [[(&link, false), (&real, true)], [(&real, false), (&link, true)]] {
-            let mut spec = describe(&config).unwrap().spec;
+            let mut spec = describe(&config, Calibration::default()).unwrap().spec;
             advertise_host_volumes(
                 &mut spec,
                 &volumes.map(|(path, writable)| volume(path, writable)),
@@ -182,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_said_of_a_machine_is_short_in_every_script() {
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
-        let mut spec = describe(&config).unwrap().spec;
+        let mut spec = describe(&config, Calibration::default()).unwrap().spec;
         set_text_attribute(&mut spec, CONTAINERS_OFF, Some(&"\u{e4}\u{20ac}".repeat(200)));
         assert!(check_machine(&spec).is_ok());
         let attribute = &spec.attributes[&Token::new(CONTAINERS_OFF).unwrap()];
@@ -193,23 +226,51 @@ mod tests {
     }
 
     #[test]
+    fn cores_of_the_cell_are_what_is_offered_and_cpus_what_is_used() {
+        let config = |more: &str| {
+            Config::parse(&format!("name = \"m7\"\ndata_dir = \"/\"\n{more}")).unwrap()
+        };
+        let none = "[reserve]\ncpu = 0\nram = 0";
+        let plain = describe(&config(none), Calibration::default()).unwrap();
+        let disk = DiskSpeed { bytes_per_second: 7 << 20, operations_per_second: 55 };
+        let cpu = CpuFactor::of_thousandths(1500).unwrap();
+        let calibration = Calibration { cpu, disk: Some(disk) };
+        let fast = describe(&config(none), calibration).unwrap();
+        assert_eq!(fast.spec.capacity.cpu, plain.spec.capacity.cpu * 3 / 2);
+        assert_eq!(fast.usable.cpu, plain.usable.cpu);
+        assert_eq!((fast.spec.capacity.disk_rate, fast.usable.disk_rate), (7 << 20, 0));
+        assert_eq!(fast.spec.named, plain.spec.named, "whole cores are its own");
+        let attribute = |name: &str| fast.spec.attributes.get(&Token::new(name).unwrap()).cloned();
+        assert_eq!(attribute(CPU_FACTOR), Some(AttributeValue::Text("1.500".into())));
+        assert_eq!(attribute(DISK_OPERATIONS), Some(AttributeValue::Integer(55)));
+        // A capacity that an operator gives is in cores of the cell.
+        let given = "[capacity]\ncpu = 3000\nram = 1000000000\ndisk = 1\ndisk_rate = 9";
+        let given = describe(&config(given), Calibration { cpu, disk: None }).unwrap();
+        assert_eq!((given.spec.capacity.cpu, given.usable.cpu), (3000, 2000));
+        assert_eq!(given.usable.disk_rate, 9);
+    }
+
+    #[test]
     fn a_machine_is_what_there_is_less_what_is_kept() {
         let none = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 0\nram = 0";
-        let whole = describe(&Config::parse(none).unwrap()).unwrap().spec;
+        let whole = describe(&Config::parse(none).unwrap(), Calibration::default()).unwrap().spec;
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
-        let usual = describe(&config).unwrap();
+        let usual = describe(&config, Calibration::default()).unwrap();
         assert_eq!(usual.spec.capacity, whole.capacity.minus(default_reserve(whole.capacity)));
         assert!(!usual.cores.is_empty() && usual.usable.disk_rate == 0);
         assert_eq!(whole.name.as_str(), "m7");
         assert!(whole.capacity.cpu >= 1000 && whole.capacity.ram > 0 && whole.capacity.disk > 0);
         let text = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 100\nram = 4096";
-        let part = describe(&Config::parse(text).unwrap()).unwrap().spec;
+        let part = describe(&Config::parse(text).unwrap(), Calibration::default()).unwrap().spec;
         assert_eq!(part.capacity.cpu + 100, whole.capacity.cpu);
         assert_eq!(part.capacity.ram + 4096, whole.capacity.ram);
         let text = "name = \"m7\"\ndata_dir = \"/\"\n[reserve]\ncpu = 9000000\nram = 0";
-        let error = describe(&Config::parse(text).unwrap()).err().unwrap().to_string();
+        let error = describe(&Config::parse(text).unwrap(), Calibration::default())
+            .err()
+            .unwrap()
+            .to_string();
         let text = "name = \"m7\"\ndata_dir = \"/\"\naddress = \"10.0.0.7\"";
-        let reached = describe(&Config::parse(text).unwrap()).unwrap().spec;
+        let reached = describe(&Config::parse(text).unwrap(), Calibration::default()).unwrap().spec;
         assert_eq!(reached.address, Some([10, 0, 0, 7].into()));
         assert!(error.contains("reserve.cpu") && error.contains("9000000"), "{error}");
     }

@@ -8,6 +8,7 @@ mod watching;
 
 use crate::attempt::{AttemptUpdate, record_exit};
 use crate::boot::{self, MachineIncarnation};
+use crate::calibration::{Calibration, CpuFactor};
 use crate::config::{Config, ConfigError};
 use crate::device_positions;
 use crate::link::{Link, LinkMessage, ReportPacer, ReportSizeLimit};
@@ -118,6 +119,8 @@ pub struct Agent {
     /// The clock by which ages are measured.
     time: SteadyTime,
     preparer: Arc<Preparer>,
+    /// Orders and reports are in cores of the cell, cgroups and samples in CPUs of the machine.
+    cpu_factor: CpuFactor,
     /// The decisions.
     core: AgentCore,
     locals: BTreeMap<Attempt, LocalAttempt>,
@@ -158,11 +161,14 @@ impl Agent {
             None => io(why),
         })?;
         let lock = lock_state_dir(&folders)?;
-        let mut described = describe(&config)?;
+        let calibration = Calibration::load(&config, folders.root());
+        let mut described = describe(&config, calibration)?;
         device_positions::assign_positions(&folders.devices_file(), &mut described)?;
         let mut machine = described.spec.clone();
         let devices = described.devices.clone();
-        let preparer = Arc::new(preparer(&config, &folders, &mut machine, devices, shim)?);
+        let cpu_factor = described.cpu_factor;
+        let own = (devices, cpu_factor);
+        let preparer = Arc::new(preparer(&config, &folders, &mut machine, own, shim)?);
         let (incarnation, rebooted) = boot::load_incarnation(&folders.incarnation_file())?;
         let orders = match record::read(&folders.orders_file()) {
             Ok(orders) => orders.unwrap_or_default(),
@@ -190,6 +196,7 @@ impl Agent {
             incarnation,
             time: SteadyTime::begin(cellwright_identity::clock::system(), boot::now()),
             preparer,
+            cpu_factor,
             locals: BTreeMap::new(),
             sampler: Sampler::default(),
             process_sampler: ProcessSampler::default(),

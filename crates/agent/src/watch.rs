@@ -398,6 +398,7 @@ fn log_refused(name: &str, group: &Group, done: Result<(), Error>) -> bool {
 mod tests {
     use super::count::Counter;
     use super::*;
+    use crate::calibration::CpuFactor;
     use crate::cgroups::{TaskCgroups, base_name};
     use crate::config::ProcessLimits;
     use crate::state_dir::scratch::Scratch;
@@ -414,7 +415,8 @@ mod tests {
     impl Lab {
         fn open() -> Option<Lab> {
             let folder = Scratch::new();
-            let groups = TaskCgroups::open(&folder.path(""), ProcessLimits::default());
+            let groups =
+                TaskCgroups::open(&folder.path(""), ProcessLimits::default(), CpuFactor::default());
             let mut tasks = Vec::new();
             for (number, class) in [(1, AppClass::LatencySensitive), (2, AppClass::Batch)] {
                 let attempt = Attempt::new(TaskId(number), 1);

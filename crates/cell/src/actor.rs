@@ -58,10 +58,12 @@ pub enum ControllerName {
     Restart,
     /// Sets limits by what tasks use. It may send the command; no build runs this controller yet.
     Autosize,
+    /// Gives each machine its task of every daemon.
+    Daemon,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 13] = [
+    pub const ALL: [ControllerName; 14] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -75,6 +77,7 @@ impl ControllerName {
         ControllerName::Gang,
         ControllerName::Restart,
         ControllerName::Autosize,
+        ControllerName::Daemon,
     ];
 
     #[must_use]
@@ -93,6 +96,7 @@ impl ControllerName {
             ControllerName::Gang => "gang",
             ControllerName::Restart => "restart",
             ControllerName::Autosize => "autosize",
+            ControllerName::Daemon => "daemon",
         }
     }
 
@@ -158,6 +162,7 @@ impl Actor {
             C::StepUpdate { .. } => controller(ControllerName::Update),
             C::GiveBack { .. } => controller(ControllerName::Gang),
             C::StepRestart { .. } => controller(ControllerName::Restart),
+            C::MatchMachines { .. } => controller(ControllerName::Daemon),
             C::PurgeJobs { .. } => controller(ControllerName::Purge),
             C::Evict { cause, .. } => controller(ControllerName::of_cause(*cause)),
             C::Expire => controller(ControllerName::Expire),

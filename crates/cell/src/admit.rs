@@ -28,7 +28,7 @@ use crate::disruption::MAX_DISRUPTIONS;
 use crate::field::{FieldPath, FieldSet};
 use crate::label::Labels;
 use crate::named::{NamedAmount, UNBOUNDED};
-use crate::priority::MAX_PRIORITY;
+use crate::priority::{AppClass, MAX_PRIORITY};
 use crate::reason::{Allowed, Given, Listed, Quality, Rejection};
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
 use crate::retry::Retries;
@@ -234,6 +234,7 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
         review.allowed_span("preemption_notice_max", most);
     }
     may_limit_notice(spec, review);
+    whole_cores(spec, review);
     requests_no_removed_devices(spec, review);
     volumes::targets(spec, review);
     // A limit of 0 is expressed by `max_down` of 0, and has no next time to wait for.
@@ -249,6 +250,7 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
         JobKind::AllocSet => alloc_set(spec, review),
         JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec, review),
         JobKind::Tasks => {}
+        JobKind::Daemon => daemon(spec, review),
     }
     total_limits(spec, review);
 }
@@ -274,6 +276,16 @@ fn may_limit_notice(spec: &JobSpec, review: &mut Review) {
     if let Some(most) = most.filter(|_| review.are_known(["priority"])) {
         review.reject(bad("preemption_notice_max", most.0, Allowed::NoneBelowProduction));
     }
+}
+
+/// Whole cores are closed to other latency-sensitive tasks; batch work runs on all of them and
+/// could keep nobody off.
+fn whole_cores(spec: &JobSpec, review: &mut Review) {
+    let cores = spec.task.isolation.whole_cores;
+    let is_batch = spec.appclass() == AppClass::Batch && review.are_known(["appclass", "priority"]);
+    review.ensure(cores == 0 || !is_batch || spec.kind == JobKind::AllocSet, || {
+        bad("task.isolation.whole_cores", cores, Allowed::LatencySensitiveOnly)
+    });
 }
 
 /// The positions of removed devices cannot be requested.
@@ -444,6 +456,8 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
     review.ensure(task.health.is_none(), || {
         wrong("task.health", Given::Something, Allowed::NoProgram)
     });
+    let cores = task.isolation.whole_cores;
+    review.ensure(cores == 0, || bad("task.isolation.whole_cores", cores, Allowed::NoProgram));
     let of_programs = [
         ("task.files", task.files.is_empty(), task.files.len().to_string()),
         ("task.secrets", task.secrets.is_empty(), task.secrets.len().to_string()),
@@ -462,6 +476,10 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
 
 /// The alloc has the devices, the named resources, the place and the disk; its tasks share them.
 fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
+    let cores = spec.task.isolation.whole_cores;
+    review.ensure(cores == 0, || {
+        bad("task.isolation.whole_cores", cores, Allowed::WholeCoresOutsideSets)
+    });
     let mut none = |field: &str, value: u64, is_there: bool| {
         review.ensure(!is_there, || bad(field, value, Allowed::NoneInsideSet));
     };
@@ -478,6 +496,25 @@ fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
     };
     let retained = spec.retain_disk.as_ref();
     none("retain_disk", retained.map_or(0, |retain| retain.bytes), retained.is_some());
+}
+
+/// The cell decides how many tasks a daemon has and where: what would say it again, or tell its
+/// tasks apart by numbers that nobody chose, is refused. A daemon starts with its machines, so it
+/// waits for no job and its tasks for no other.
+fn daemon(spec: &JobSpec, review: &mut Review) {
+    let set = spec.alloc_set.as_ref().map(ToString::to_string);
+    let entries = |count: usize| (count > 0).then(|| count.to_string());
+    let fields = [
+        ("count", (spec.count != 1).then(|| spec.count.to_string())),
+        ("alloc_set", set),
+        ("gang", spec.gang.then(|| "true".to_owned())),
+        ("overrides", entries(spec.overrides.len())),
+        ("spread", entries(spec.spread.len())),
+        ("after", entries(spec.after.len())),
+    ];
+    for (field, value) in fields.into_iter().filter_map(|(field, value)| Some((field, value?))) {
+        review.reject(bad(field, value, Allowed::NotOfDaemons));
+    }
 }
 
 /// Exact sum of the limits of all tasks, rejected beyond [`MAX_TOTAL`].
@@ -735,6 +772,19 @@ mod tests {
         check(root, "task.isolation.root", "one of task.packages");
         check(|s| s.task.isolation.processes = 0, "task.isolation.processes", "1 to");
         check(|s| s.task.isolation.whole_cores = 9, "task.isolation.whole_cores", "no more");
+        let whole = |appclass| {
+            move |s: &mut JobSpec| {
+                (s.task.limits.cpu, s.task.isolation.whole_cores) = (1000, 1);
+                s.appclass = Some(appclass);
+            }
+        };
+        check(whole(AppClass::LatencySensitive), "", "");
+        check(whole(AppClass::Batch), "task.isolation.whole_cores", "latency_sensitive");
+        let inside = |s: &mut JobSpec| {
+            whole(AppClass::LatencySensitive)(s);
+            s.alloc_set = Some(key("ubar/set"));
+        };
+        check(inside, "task.isolation.whole_cores", "outside alloc sets");
         let own = |ports| {
             move |s: &mut JobSpec| {
                 s.task.isolation.network = Network::Own;

@@ -46,6 +46,8 @@ pub struct Bounds {
     /// Versions of one job on record. The specs of all old ones of a user may have as many bytes as
     /// those in use: `spec_bytes` once more.
     pub versions: u64,
+    /// Bytes of disk that a task gets which says nothing of it; 0: it gets none.
+    pub default_disk: u64,
 }
 
 /// Machines on which one task may hold room at once: where it runs, and the target of a move.
@@ -69,6 +71,7 @@ impl Default for Bounds {
             machine_tasks: u64::MAX,
             longest_notice: LongestNotice::default(),
             versions: 10,
+            default_disk: 0,
         }
     }
 }
@@ -126,6 +129,12 @@ pub struct Growth {
 }
 
 impl Bounds {
+    /// What a task gets that says nothing of disk.
+    #[must_use]
+    pub fn default_disk(&self) -> Resources {
+        Resources { disk: self.default_disk, ..Resources::ZERO }
+    }
+
     /// # Errors
     /// [`Rejection::OverBound`] when `asked` more than the `held` are more than `most`. A request
     /// that adds nothing is not rejected for what is already held.

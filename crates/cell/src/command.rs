@@ -332,6 +332,11 @@ pub enum Command {
         limits: LimitsOverride,
         expect: Option<u32>,
     },
+    /// Controllers: a daemon shall have a task for each of its machines, as far as quota goes, and
+    /// for no other.
+    MatchMachines {
+        job: JobKey,
+    },
 }
 
 impl Command {
@@ -361,6 +366,7 @@ impl Command {
             C::UndoUpdate { .. } => "undo_update",
             C::CloseUpdate { .. } => "close_update",
             C::StepUpdate { .. } => "step_update",
+            C::MatchMachines { .. } => "match_machines",
             C::PurgeJobs { .. } => "purge_jobs",
             C::CommitPlan(_) => "commit_plan",
             C::Evict { .. } => "evict",

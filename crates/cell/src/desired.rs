@@ -171,7 +171,7 @@ fn action(state: &State, row: &Task, spec: &JobSpec) -> Action {
         packages: spec.task.packages.clone(),
         notice: notice::notice_of_job(state, spec),
         priority: spec.priority,
-        appclass: spec.appclass,
+        appclass: spec.appclass(),
         alloc: row.alloc(),
         waits_for,
         delay: Span::ZERO,

@@ -11,7 +11,6 @@ use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
 use crate::name::Name;
 use crate::named::ResourceName;
-use crate::priority::Priority;
 use crate::quota::User;
 use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
@@ -23,7 +22,6 @@ use std::sync::Arc;
 /// What a task adds to the sums of its machine or alloc.
 struct Footprint<'a> {
     limits: Resources,
-    priority: Priority,
     spec: &'a JobSpec,
 }
 
@@ -188,7 +186,7 @@ impl State {
         }
         if task.state.holds_resources() {
             let limits = task.counted_limits(spec.limits_of(task.index));
-            let footprint = Footprint { limits, priority: spec.priority, spec };
+            let footprint = Footprint { limits, spec };
             self.account_hold_resources(id, task, hold, &footprint, add);
         }
         if spec.kind == JobKind::AllocSet && !add {
@@ -225,8 +223,8 @@ impl State {
         footprint: &Footprint<'_>,
         add: bool,
     ) {
-        let Footprint { limits, priority, spec } = *footprint;
-        let (machine, prod) = (hold.machine, priority.is_prod());
+        let Footprint { limits, spec } = *footprint;
+        let (machine, by_limits) = (hold.machine, spec.is_packed_by_limits());
         if let Some(load) = self.machine_loads.get_mut(machine) {
             for port in hold.ports() {
                 if add {
@@ -245,7 +243,7 @@ impl State {
         if let Some(alloc) = hold.alloc {
             self.edit_alloc_load(alloc, |load| {
                 add_or_subtract(&mut load.reserved, task.reservation, add);
-                if prod {
+                if by_limits {
                     add_or_subtract(&mut load.prod_limits, limits, add);
                 }
             });
@@ -497,6 +495,7 @@ fn same_job_accounting(a: &Job, b: &Job) -> bool {
         && a.version == b.version
         && ends(a) == ends(b)
         && a.tasks.len() == b.tasks.len()
+        && a.machines.len() == b.machines.len()
         && a.specs == b.specs
 }
 
@@ -528,10 +527,10 @@ fn account_top_level(
     footprint: &Footprint<'_>,
     add: bool,
 ) {
-    let Footprint { limits, priority, spec } = *footprint;
+    let Footprint { limits, spec } = *footprint;
     add_or_subtract(&mut load.reserved, reservation, add);
     add_or_subtract(&mut load.limits, limits, add);
-    if priority.is_prod() {
+    if spec.is_packed_by_limits() {
         add_or_subtract(&mut load.prod_limits, limits, add);
     }
     for grant in hold.devices() {
@@ -546,7 +545,7 @@ fn account_top_level(
             load.devices.pop();
         }
     }
-    for named in &spec.task.named {
+    for named in spec.named_demand().iter() {
         account_named(&mut load.named, &named.name, named.amount, add);
     }
 }

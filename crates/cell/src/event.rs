@@ -292,6 +292,15 @@ pub enum JobChange {
     LimitsChanged {
         version: u32,
     },
+    /// A daemon has tasks for other machines than before, so many now.
+    MachinesMatched {
+        tasks: u32,
+    },
+    /// A daemon lacks tasks on so many machines, because its owner's quota, or a limit for each
+    /// user, does not suffice.
+    MachinesLeftOut {
+        machines: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

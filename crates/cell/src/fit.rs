@@ -2,9 +2,9 @@
 //! machine, or into an alloc on it, in the present state. `apply` rechecks every placement with it;
 //! the scheduler's dense arrays are tested against it.
 //!
-//! The rule for room (B40): prod is counted by limits, so that it never depends on reclaimed
-//! resources; everything together is counted by logged reservations. An alloc is to its inner tasks
-//! what a machine is to the rest.
+//! The rule for room (B40): latency-sensitive prod is counted by limits, so that it never depends
+//! on reclaimed resources; everything together is counted by logged reservations. An alloc is to
+//! its inner tasks what a machine is to the rest.
 
 use crate::constraint::Constraint;
 use crate::device::{Device, DeviceGrant, DeviceRequest};
@@ -56,7 +56,8 @@ pub fn infeasible_reason(
     let Some(load) = state.machine_load(machine) else {
         return Some(InfeasibleReason::MachineDown);
     };
-    None.or_else(|| status(row))
+    None.or_else(|| other_machine(state, candidate, machine))
+        .or_else(|| status(row))
         .or_else(|| constraints(candidate.spec, row))
         .or_else(|| missing_host_volume(candidate.spec, row).map(InfeasibleReason::Volume))
         .or_else(|| crashed_here(state, candidate.task, machine))
@@ -69,6 +70,17 @@ pub fn infeasible_reason(
         .or_else(|| at_task_limit(state, load))
         .or_else(|| resource_reason(state, candidate, row, load, alloc))
         .or_else(|| under_pressure(candidate.spec, row))
+}
+
+/// Each task of a daemon has its own machine; none is known of a spec that belongs to no job.
+fn other_machine(
+    state: &State,
+    candidate: &Candidate<'_>,
+    machine: MachineId,
+) -> Option<InfeasibleReason> {
+    let job = state.jobs().get(candidate.task.job)?;
+    let own = job.is_daemon().then(|| job.machine_for(candidate.task.index))?;
+    (own != Some(machine)).then_some(InfeasibleReason::OtherMachine)
 }
 
 /// A draining machine takes no new tasks, not into its allocs either: a task that went back into
@@ -364,7 +376,7 @@ fn named(
     machine: MachineId,
     load: &MachineLoad,
 ) -> Option<InfeasibleReason> {
-    spec.task.named.iter().find_map(|request| {
+    spec.named_demand().iter().find_map(|request| {
         let capacity = state.named_capacity(machine, &request.name);
         if capacity == UNBOUNDED {
             return None;
@@ -393,7 +405,8 @@ fn resource_reason(
     resource_reason_from_sums(candidate, capacity, prod_limits, reserved)
 }
 
-/// Capacity, held prod limits and held reservations of the machine, or of an alloc on it.
+/// Capacity, held limits of what is packed by them, and held reservations of the machine, or of an
+/// alloc on it.
 pub(crate) fn held_sums(
     state: &State,
     row: &Machine,
@@ -418,7 +431,7 @@ fn resource_reason_from_sums(
     reserved: Resources,
 ) -> Option<InfeasibleReason> {
     let by_reservation = candidate.task.reservation.first_excess(capacity.minus(reserved));
-    let by_limits = if candidate.spec.priority.is_prod() {
+    let by_limits = if candidate.spec.is_packed_by_limits() {
         candidate.limits().first_excess(capacity.minus(prod_limits))
     } else {
         None

@@ -1,11 +1,11 @@
 //! A job as the cell keeps it: its specs by version, its state, and an update in progress (B7).
 
-use crate::id::{JobId, TaskId, UserId};
+use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::load::JobLoad;
 use crate::name::Name;
 use crate::priority::{Band, Priority};
 use crate::resource::Resources;
-use crate::spec::JobSpec;
+use crate::spec::{JobKind, JobSpec};
 use crate::table::Table;
 use crate::task::Task;
 use crate::time::Time;
@@ -120,6 +120,12 @@ pub struct Job {
     pub update: Option<Update>,
     /// Rows by task index. Invariant: the row at position i has index i.
     pub tasks: Arc<Vec<TaskId>>,
+    /// Of a daemon: the machine of each task that it wants, by index. Invariant: each machine once,
+    /// none that has left the cell; empty for other jobs, and for those that have ended.
+    pub machines: Arc<BTreeMap<u32, MachineId>>,
+    /// Of a daemon: machines that lack a task because the owner's quota, or a limit for each user,
+    /// did not suffice when they were last looked at.
+    pub machines_left_out: u32,
     /// The jobs it still waits for. Invariant: some exactly when deferred.
     pub waits_for: BTreeSet<JobId>,
     pub submitted_at: Time,
@@ -180,8 +186,13 @@ impl Job {
         {
             versions.entry(spec.priority.band()).or_default().push(spec);
         }
-        let most =
-            versions.into_iter().map(|(band, specs)| (band, sum_of_task_maxima(&specs, least)));
+        let most = versions.into_iter().map(|(band, specs)| {
+            let sum = match specs.first() {
+                Some(spec) if spec.kind == JobKind::Daemon => self.sum_of_daemon(&specs, least),
+                _ => sum_of_task_maxima(&specs, least),
+            };
+            (band, sum)
+        });
         let mut charges: BTreeMap<Band, Resources> = most.collect();
         // The limits of a job that was never changed are in force wherever its tasks are.
         if self.last_version <= 1 && self.specs.keys().all(|v| self.is_reachable(*v)) {
@@ -206,8 +217,10 @@ impl Job {
         if self.is_dead() || (self.is_reachable(version) && task.limits_in_force.is_none()) {
             return None;
         }
-        let spec =
-            self.specs.get(&version).filter(|spec| is_charged(spec) && index < spec.count)?;
+        let spec = self
+            .specs
+            .get(&version)
+            .filter(|spec| is_charged(spec) && self.wants_by(spec, index))?;
         let band = spec.priority.band();
         let own = task.counted_limits(spec.charge_of(index, least));
         let charged_already = self
@@ -215,10 +228,16 @@ impl Job {
             .iter()
             .filter(|(version, _)| self.is_reachable(**version))
             .filter(|(_, spec)| {
-                is_charged(spec) && spec.priority.band() == band && index < spec.count
+                is_charged(spec) && spec.priority.band() == band && self.wants_by(spec, index)
             })
             .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.charge_of(index, least)));
         Some((band, own.max(charged_already).minus(charged_already)))
+    }
+
+    /// What a daemon is charged by these versions: its tasks are alike, one for each machine.
+    fn sum_of_daemon(&self, specs: &[&JobSpec], least: Resources) -> Resources {
+        let most = specs.iter().map(|spec| spec.charge_of(0, least));
+        most.fold(Resources::ZERO, Resources::max).times(self.machines.len() as u64)
     }
 
     /// Whether placements use `version`, or an open update can lead to it.

@@ -16,6 +16,7 @@ pub mod command;
 pub mod components;
 pub mod constraint;
 pub mod credential;
+pub mod daemon;
 mod dependency;
 pub mod desired;
 pub mod device;
@@ -62,6 +63,7 @@ pub mod tables;
 pub mod task;
 pub mod units;
 pub mod update_policy;
+pub mod whole_cores;
 pub mod words;
 
 pub use actor::Actor;

@@ -19,9 +19,9 @@ use std::sync::Arc;
 /// What is held on one machine. Tasks inside allocs appear in `tasks`, `held_for` and `ports` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineLoad {
-    /// Limits of prod tasks and allocs: prod is placed by these.
+    /// Limits of what is packed by them: latency-sensitive tasks and allocs of prod.
     pub prod_limits: Resources,
-    /// Logged reservations of all tasks, and retained disk: non-prod is placed by these.
+    /// Logged reservations of all tasks, and retained disk: everything else is packed by these.
     pub reserved: Resources,
     /// Limits of all tasks, for reports.
     pub limits: Resources,

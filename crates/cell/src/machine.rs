@@ -6,7 +6,7 @@ use crate::id::TaskId;
 use crate::label::Labels;
 use crate::load::MachineLoad;
 use crate::name::{Name, Token};
-use crate::named::{NamedAmount, ResourceName};
+use crate::named::NamedAmount;
 use crate::resource::{Dimension, Resources};
 use crate::spec::PackageRef;
 use crate::time::{Span, Time};
@@ -179,13 +179,5 @@ impl Machine {
         } else {
             Resources::ZERO
         }
-    }
-
-    /// Capacity of a named resource as the operator configured it, zero when unknown. Including
-    /// ephemeral resources: [`crate::state::State::named_capacity`].
-    #[must_use]
-    pub(crate) fn configured_capacity(&self, name: &ResourceName) -> u64 {
-        let list = &self.spec.named;
-        list.binary_search_by(|a| a.name.cmp(name)).map_or(0, |at| list[at].amount)
     }
 }

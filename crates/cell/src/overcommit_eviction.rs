@@ -6,11 +6,12 @@
 //! reservations rise beyond it, some of them leave it. An alloc that leaves takes its tasks along,
 //! so no victims are chosen inside one that does.
 //!
-//! Prod is evicted only for prod: a prod task is a victim when the limits of prod alone exceed the
-//! machine, or when it holds a device that the machine no longer has, or has replaced by one of
-//! another kind or model than the task asked for. If prod fits but retained disk does not, there
-//! are no victims: the disk is freed by itself. Named resources whose capacity fell below their use
-//! make no victims: their holders stay.
+//! Prod that is packed by its limits is evicted only for its like: such a task is a victim when
+//! their limits alone exceed the machine, or when it holds a device that the machine no longer has,
+//! or has replaced by one of another kind or model than the task asked for. Prod of the batch class
+//! is packed by reservations like everything below it, and leaves after all of that. If prod fits
+//! but retained disk does not, there are no victims: the disk is freed by itself. Named resources
+//! whose capacity fell below their use make no victims: their holders stay.
 //!
 //! Only tasks that run on the machine are victims: room held for a task that runs elsewhere is
 //! released by the command that made the excess, before any task has to leave (`crate::apply`).
@@ -48,7 +49,7 @@ fn choose_victims<'a>(mut sums: Sums<'a>, mut rest: Vec<Holder<'a>>) -> Vec<Task
         return Vec::new();
     }
     let mut chosen = Vec::new();
-    for round in [EvictionRound::ProdForProd, EvictionRound::NonProd, EvictionRound::ProdForDevices]
+    for round in [EvictionRound::ByLimits, EvictionRound::ByReservations, EvictionRound::ForDevices]
     {
         add_victims(&mut sums, &mut rest, &mut chosen, round);
     }
@@ -59,11 +60,12 @@ fn choose_victims<'a>(mut sums: Sums<'a>, mut rest: Vec<Holder<'a>>) -> Vec<Task
 /// The candidates of one round of choosing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EvictionRound {
-    /// Prod, while the limits of prod alone exceed the machine.
-    ProdForProd,
-    NonProd,
-    /// Prod tasks that hold devices that were removed, or are not what they asked for.
-    ProdForDevices,
+    /// What is packed by limits, while these limits alone exceed the machine.
+    ByLimits,
+    /// What is packed by reservations.
+    ByReservations,
+    /// What is packed by limits and holds devices that were removed, or are not what it asked for.
+    ForDevices,
 }
 
 /// Takes holders out, the worst first, while the round has one that gives something back.
@@ -108,18 +110,15 @@ fn reprieve_unneeded(sums: &mut Sums<'_>, chosen: &mut Vec<Holder<'_>>) {
 struct Holder<'a> {
     id: TaskId,
     priority: Priority,
+    is_packed_by_limits: bool,
     limits: Resources,
     reservation: Resources,
     devices: &'a [DeviceGrant],
 }
 
 impl Holder<'_> {
-    fn is_prod(&self) -> bool {
-        self.priority.is_prod()
-    }
-
     fn prod_limits(&self) -> Resources {
-        if self.is_prod() { self.limits } else { Resources::ZERO }
+        if self.is_packed_by_limits { self.limits } else { Resources::ZERO }
     }
 }
 
@@ -131,6 +130,7 @@ fn holders(state: &State, machine: MachineId, alloc: Option<TaskId>) -> Vec<Hold
         (task.state.holds_resources() && task.alloc() == alloc).then(|| Holder {
             id: *id,
             priority: spec.priority,
+            is_packed_by_limits: spec.is_packed_by_limits(),
             limits: task.counted_limits(spec.limits_of(task.index)),
             reservation: task.reservation,
             devices: task.devices(),
@@ -220,7 +220,7 @@ impl<'a> Sums<'a> {
     /// How far the excess shrinks when `holder` leaves: thousandths of what is lacking, summed over
     /// the dimensions, so that bytes and milli-cores weigh alike.
     fn excess_reduction(&self, holder: &Holder<'_>, round: EvictionRound) -> u64 {
-        if round == EvictionRound::NonProd && holder.is_prod() {
+        if round == EvictionRound::ByReservations && holder.is_packed_by_limits {
             return 0;
         }
         let excess = self.excess();
@@ -239,9 +239,9 @@ impl<'a> Sums<'a> {
         let wrong = if self.wrong_holders.contains(&holder.id) { 1000 } else { 0 };
         let for_devices = wrong + devices.sum::<u64>();
         match round {
-            EvictionRound::ProdForProd => part(holder.prod_limits(), excess.prod),
-            EvictionRound::NonProd => part(holder.reservation, excess.all) + for_devices,
-            EvictionRound::ProdForDevices => for_devices,
+            EvictionRound::ByLimits => part(holder.prod_limits(), excess.prod),
+            EvictionRound::ByReservations => part(holder.reservation, excess.all) + for_devices,
+            EvictionRound::ForDevices => for_devices,
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
     use crate::command::{Command, ReservationChange};
     use crate::device::{Device, DeviceRequest};
     use crate::name::Token;
-    use crate::priority::Band;
+    use crate::priority::{AppClass, Band};
 
     const M1: MachineId = MachineId(0);
 
@@ -365,6 +365,50 @@ mod tests {
         cell.run("jbar", 0, "m1");
         cell.ok(set(41));
         assert_eq!(victims(&cell.state, M1), [cell.task_id("jbar", 0)]);
+    }
+
+    /// Production of the batch class fits where its limits would not, and gives way when
+    /// reservations rise, after everything below it.
+    #[test]
+    fn production_of_the_batch_class_is_packed_by_reservations_and_leaves_last() {
+        let mut cell = Cell::with_machines(2);
+        cell.grant("ubar", Band::Production, 200);
+        let mut prod = job("jprod", 3, 200);
+        prod.appclass = Some(AppClass::Batch);
+        prod.task.limits = Resources::new(50, 1, 1, 1);
+        cell.submit(&prod);
+        let set = |cell: &mut Cell, index: usize, cpu: u64| {
+            let task = cell.task_id("jprod", index);
+            let reservation = Resources::new(cpu, 1, 1, 1);
+            let change = ReservationChange { task, attempt: 1, reservation };
+            cell.ok(Command::SetReservations(vec![change]));
+        };
+        for index in 0..3 {
+            cell.run("jprod", index, "m1");
+            set(&mut cell, index, 20);
+        }
+        let load = cell.state.machine_load(M1).unwrap();
+        assert_eq!((load.limits.cpu, load.reserved.cpu, load.prod_limits.cpu), (150, 60, 0));
+        let mut batch = job("jbatch", 1, 100);
+        batch.task.limits = Resources::new(30, 1, 1, 1);
+        cell.submit(&batch);
+        cell.run("jbatch", 0, "m1");
+        set(&mut cell, 0, 40);
+        let low = cell.task_id("jbatch", 0);
+        assert_eq!(victims(&cell.state, M1), [low]);
+        let cause = crate::command::EvictCause::OverCommit;
+        cell.ok(Command::Evict { task: low, attempt: 1, cause });
+        set(&mut cell, 1, 50);
+        assert_eq!(victims(&cell.state, M1), [cell.task_id("jprod", 0)]);
+        // The same job that says nothing more of itself is packed by its limits.
+        prod.appclass = None;
+        prod.name = crate::apply::fixture::name("jserve");
+        prod.task.limits.cpu = 20;
+        prod.count = 1;
+        cell.submit(&prod);
+        cell.run("jserve", 0, "m2");
+        let load = cell.state.machine_load(MachineId(1)).unwrap();
+        assert_eq!(load.prod_limits.cpu, 20);
     }
 
     /// Inside an alloc of 20: a prod task and two others with limits of 10 each, then reservations.

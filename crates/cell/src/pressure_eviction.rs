@@ -48,7 +48,7 @@ fn cheapest_victim(state: &State, machine: MachineId, dimension: Dimension) -> O
             && !spec.priority.is_prod()
             && task.alloc().is_none_or(stays);
         let uses = match spec.kind {
-            JobKind::Tasks => expected_usage(state, task, dimension),
+            JobKind::Tasks | JobKind::Daemon => expected_usage(state, task, dimension),
             JobKind::AllocSet => expected_usage_inside(state, *id, dimension),
         };
         uses.filter(|_| may).map(|uses| (spec.priority, Reverse(uses), *id))

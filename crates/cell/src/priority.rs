@@ -100,14 +100,19 @@ impl Priority {
     }
 }
 
-/// How the machine treats a task's CPU time.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+/// How the machine treats a task's CPU time and, with its priority, what the task is packed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AppClass {
     LatencySensitive,
-    #[default]
     Batch,
+}
+
+impl AppClass {
+    /// The class of a job that says nothing of it: production is there for somebody who waits.
+    #[must_use]
+    pub fn of_priority(priority: Priority) -> AppClass {
+        if priority.is_prod() { AppClass::LatencySensitive } else { AppClass::Batch }
+    }
 }

@@ -30,6 +30,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InfeasibleReason {
+    /// The task of a daemon is for another machine, whatever there is to say of this one.
+    OtherMachine,
     MachineDown,
     MachineDraining,
     /// Position of the first hard constraint that does not hold, in the job's list.
@@ -81,6 +83,7 @@ impl InfeasibleReason {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
+            InfeasibleReason::OtherMachine => "other-machine",
             InfeasibleReason::MachineDown => "machine-down",
             InfeasibleReason::MachineDraining => "machine-draining",
             InfeasibleReason::Constraint { .. } => "constraint",
@@ -406,4 +409,6 @@ reasons! {
     GangBroken = "gang-broken", "its gang lost a task and could not be made whole in time";
     /// Its owner asked for it.
     RestartRequested = "restart-requested", "a restart was requested";
+    /// Other machines than before are those of a daemon.
+    MachinesChanged = "machines-changed", "other machines are up and meet its constraints";
 }

@@ -1,5 +1,5 @@
-//! Job specs as users write them (B2-B10): a job of tasks, an alloc set, or a job inside an alloc
-//! set. Pure data; the rules that admit it are in [`crate::admit`].
+//! Job specs as users write them (B2-B10): a job of tasks, an alloc set, a job inside an alloc
+//! set, or a daemon. Pure data; the rules that admit it are in [`crate::admit`].
 //!
 //! These are the types of the public JSON too. Optional fields have a default, stated at the field;
 //! unknown fields are rejected. The log writes every field, so defaults can change without changing
@@ -46,6 +46,17 @@ pub enum JobKind {
     Tasks,
     /// Each member is an alloc: resources reserved on a machine whether used or not (B9).
     AllocSet,
+    /// One task on every machine it may run on, as machines come and go: an agent that ships logs
+    /// or watches hardware. The cell decides how many ([`crate::daemon`]).
+    Daemon,
+}
+
+impl JobKind {
+    /// Whether its tasks run a program: an alloc runs none.
+    #[must_use]
+    pub fn runs_programs(self) -> bool {
+        self != JobKind::AllocSet
+    }
 }
 
 /// A content-addressed program or data bundle.
@@ -275,14 +286,14 @@ pub struct JobSpec {
     /// Left out: tasks.
     #[serde(default)]
     pub kind: JobKind,
-    /// Left out: 1.
+    /// How many tasks; of a daemon, which has one for each machine, nothing else than 1. Left out:
+    /// 1.
     #[serde(default = "defaults::one")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = MAX_TASKS)))]
     pub count: u32,
     pub priority: Priority,
-    /// Left out: batch.
-    #[serde(default)]
-    pub appclass: AppClass,
+    /// Left out: latency-sensitive in the bands production and monitoring, batch below.
+    pub appclass: Option<AppClass>,
     /// Left out: none.
     #[serde(default)]
     pub labels: Labels,
@@ -372,7 +383,7 @@ impl JobSpec {
             kind: JobKind::default(),
             count,
             priority,
-            appclass: AppClass::default(),
+            appclass: None,
             labels: Labels::new(),
             task: TaskSpec::new(limits),
             overrides: BTreeMap::new(),
@@ -393,6 +404,20 @@ impl JobSpec {
             alloc_pairing: AllocPairing::default(),
             update: UpdatePolicy::default(),
         }
+    }
+
+    /// How machines treat its tasks' CPU time.
+    #[must_use]
+    pub fn appclass(&self) -> AppClass {
+        self.appclass.unwrap_or_else(|| AppClass::of_priority(self.priority))
+    }
+
+    /// Whether its tasks are packed by their limits, so that they never depend on what others leave
+    /// unused: latency-sensitive ones of production (B40). All others are packed by their
+    /// reservations, and give way where those prove too small.
+    #[must_use]
+    pub fn is_packed_by_limits(&self) -> bool {
+        self.priority.is_prod() && self.appclass() == AppClass::LatencySensitive
     }
 
     /// The spec with its secrets redacted.

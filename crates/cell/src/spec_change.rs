@@ -136,7 +136,8 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
     ];
     list.extend(programs.into_iter().filter_map(|(field, differs)| program(field, differs)));
     if a.isolation != b.isolation {
-        let more = needs_more_host_volumes(&a.isolation.volumes, &b.isolation.volumes);
+        let more = needs_more_host_volumes(&a.isolation.volumes, &b.isolation.volumes)
+            || b.isolation.whole_cores > a.isolation.whole_cores;
         let class = if more { ChangeClass::MayMove } else { ChangeClass::Restart };
         list.push(change("task.isolation", class, Effect::Restart));
     }

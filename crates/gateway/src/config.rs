@@ -17,7 +17,7 @@ use cellwright_cell::bounds::Bounds;
 use cellwright_cell::name::Name;
 use cellwright_cell::notice::LongestNotice;
 use cellwright_cell::reclaim;
-use cellwright_cell::resource::Resources;
+use cellwright_cell::resource::{MAX_QUANTITY, Resources};
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
 use cellwright_control::controller::reclaim::ReclamationConfig;
@@ -468,6 +468,9 @@ impl ConfigReader<'_> {
                 monitoring: self.notice("notice_monitoring")?,
             },
             versions: number("versions_per_job")?,
+            default_disk: self.parsed("default_disk", SIZE, |text| {
+                parse_size(text).filter(|size| *size <= MAX_QUANTITY)
+            })?,
         })
     }
 

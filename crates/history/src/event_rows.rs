@@ -248,6 +248,10 @@ fn job_words(change: JobChange) -> (&'static str, Option<String>) {
         J::Accepted => ("accepted", None),
         J::Released => ("released", None),
         J::StillWaits { left } => ("still-waits", Some(format!("{left} left"))),
+        J::MachinesMatched { tasks } => ("machines-matched", Some(format!("{tasks} machines"))),
+        J::MachinesLeftOut { machines } => {
+            ("machines-left-out", Some(format!("{machines} machines")))
+        }
         J::UpdateOpened { version: v } => ("update-opened", version(v)),
         J::UpdateUndone { version: v } => ("update-undone", version(v)),
         J::UpdateClosed { version: v } => ("update-closed", version(v)),

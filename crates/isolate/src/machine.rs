@@ -90,8 +90,7 @@ pub fn discover(data: &Path) -> Result<MachineFacts, Error> {
     if let Some(nodes) = numa_nodes() {
         add("numa-nodes", integer(nodes));
     }
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    if let Some(model) = cpu_model(&info) {
+    if let Some(model) = cpu_model_name() {
         add("cpu-model", AttributeValue::Text(model));
     }
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
@@ -162,6 +161,12 @@ fn memory_total(path: &Path, text: &str) -> Result<u64, Error> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).unwrap_or("none");
     Ok(parse(path, "MemTotal", kib)?.saturating_mul(1024))
+}
+
+/// The model of the CPUs, where the kernel names it.
+#[must_use]
+pub fn cpu_model_name() -> Option<String> {
+    cpu_model(&fs::read_to_string("/proc/cpuinfo").ok()?)
 }
 
 fn cpu_model(info: &str) -> Option<String> {

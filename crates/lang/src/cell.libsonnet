@@ -18,6 +18,15 @@
   batch(name, fields={})::
     { name: name, priority: 'batch', restart: { max_failures: 3 } } + fields,
 
+  // One task on every machine that it may run on, as machines come and go.
+  daemon(name, fields={})::
+    {
+      name: name,
+      kind: 'daemon',
+      priority: 'production',
+      restart: { restart_on_success: true },
+    } + fields,
+
   // Resources held on machines for the tasks of other jobs.
   allocSet(name, fields={})::
     { name: name, kind: 'alloc_set', priority: 'production' } + fields,

@@ -51,7 +51,7 @@ const WORDS: [(&str, &str); 13] = [
     ("AttributeValue", "text or number"),
     ("Secret", "text"),
     ("Schedule", "schedule"),
-    ("JobKind", "`tasks` or `alloc_set`"),
+    ("JobKind", "`tasks`, `alloc_set` or `daemon`"),
     ("AllocPairing", "`index` or `any`"),
     ("AppClass", "`latency_sensitive` or `batch`"),
     ("Network", "`host` or `own`"),

@@ -306,6 +306,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
         C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
         C::StepUpdate { job, .. } => ("step_update", job.to_string()),
+        C::MatchMachines { job } => ("match_machines", job.to_string()),
         C::AddUser { name } => ("add_user", name.to_string()),
         C::RemoveUser { name, .. } => ("remove_user", name.to_string()),
         C::SetCapabilities { user, .. } => ("set_capabilities", user.to_string()),

@@ -11,7 +11,6 @@ use cellwright_cell::event::{Event, EventKind, JobChange};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,12 +167,12 @@ pub fn job_size(state: &State, job: &JobKey) -> JobSize {
     let Some(row) = state.job_named(job).and_then(|id| state.jobs().get(id)) else {
         return JobSize::default();
     };
-    if row.spec().kind != JobKind::Tasks {
+    if !row.spec().kind.runs_programs() {
         return JobSize::default();
     }
-    let tasks = row.spec().count;
-    let rows = row.tasks.iter().take(tasks as usize).filter_map(|id| state.tasks().get(*id));
-    let mut size = JobSize { tasks, ..JobSize::default() };
+    let rows = row.tasks.iter().take(row.index_end() as usize);
+    let rows = rows.filter_map(|id| state.tasks().get(*id));
+    let mut size = JobSize { tasks: row.wanted(), ..JobSize::default() };
     for task in rows {
         size.healthy += u32::from(task.state == TaskState::Running && task.healthy);
         size.unhealthy += u32::from(task.state.is_on_machine() && !task.healthy);
@@ -185,7 +184,7 @@ fn reachable_endpoint(state: &State, id: TaskId, task: &Task) -> Option<Endpoint
     if task.state != TaskState::Running || !task.healthy {
         return None;
     }
-    let is_program = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::Tasks);
+    let is_program = state.spec_of(task).is_some_and(|spec| spec.kind.runs_programs());
     let machine = task.machine()?;
     let row = state.machines().get(machine)?;
     if !is_program || row.status != MachineStatus::Up {

@@ -10,7 +10,6 @@ use crate::directory::JobSize;
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::name::JobKey;
-use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,13 +46,16 @@ impl TaskStatus {
 pub struct JobStatus {
     key: JobKey,
     tasks: BTreeMap<u32, (TaskId, TaskStatus)>,
-    /// Invariant: counts those of `tasks` that the job should have.
+    /// Indices below this are of tasks that the job should have; of a daemon some of them are of
+    /// machines that left.
+    end: u32,
+    /// Invariant: counts those of `tasks` with such an index.
     size: JobSize,
 }
 
 impl JobStatus {
     fn new(key: JobKey) -> JobStatus {
-        JobStatus { key, tasks: BTreeMap::new(), size: JobSize::default() }
+        JobStatus { key, tasks: BTreeMap::new(), end: 0, size: JobSize::default() }
     }
 
     #[must_use]
@@ -66,11 +68,12 @@ impl JobStatus {
         self.tasks.get(&index).map(|(_, status)| *status)
     }
 
-    fn resize(&mut self, tasks: u32) {
-        if tasks == self.size.tasks {
+    fn resize(&mut self, end: u32, tasks: u32) {
+        if (end, tasks) == (self.end, self.size.tasks) {
             return;
         }
-        let all = || self.tasks.range(..tasks).map(|(_, (_, status))| status);
+        self.end = end;
+        let all = || self.tasks.range(..end).map(|(_, (_, status))| status);
         let healthy = all().filter(|status| status.healthy).count() as u32;
         let unhealthy = all().filter(|status| status.unhealthy).count() as u32;
         self.size = JobSize { tasks, healthy, unhealthy };
@@ -90,7 +93,7 @@ impl JobStatus {
     }
 
     fn count(&mut self, index: u32, before: Option<TaskStatus>, after: Option<TaskStatus>) {
-        if index < self.size.tasks {
+        if index < self.end {
             let counts = |status: Option<TaskStatus>| {
                 status.map_or((0, 0), |s| (u32::from(s.healthy), u32::from(s.unhealthy)))
             };
@@ -138,7 +141,7 @@ impl JobStatuses {
                     ids.insert(key.clone(), *id);
                     JobStatus::new(key)
                 });
-                status.resize(job.spec().count);
+                status.resize(job.index_end(), job.wanted());
             }
         }
         for id in tasks {
@@ -184,7 +187,7 @@ impl JobStatuses {
 }
 
 fn live_job(state: &State, id: JobId) -> Option<(JobKey, &Job)> {
-    let is_served = |job: &&Job| !job.is_dead() && job.spec().kind == JobKind::Tasks;
+    let is_served = |job: &&Job| !job.is_dead() && job.spec().kind.runs_programs();
     let job = state.jobs().get(id).filter(is_served)?;
     Some((state.job_key(id)?, job))
 }

@@ -128,6 +128,8 @@ fn percent_of(machines: usize, percent: u32) -> u32 {
 fn empty_request(priority: Priority, constraints: Option<u32>) -> ClassRequest {
     ClassRequest {
         priority,
+        // A task that says nothing of its appclass.
+        by_limits: priority.is_prod(),
         limits: Resources::ZERO,
         reservation: Resources::ZERO,
         ports: 0,
@@ -141,6 +143,7 @@ fn empty_request(priority: Priority, constraints: Option<u32>) -> ClassRequest {
         spread: Vec::new(),
         siblings: None,
         avoid: Vec::new(),
+        machine: None,
     }
 }
 
@@ -172,7 +175,7 @@ impl<'a> EligibleMachines<'a> {
     /// What a new task may request on the machine: it reserves its limits.
     fn free(&self, m: usize) -> Resources {
         let room = &self.snapshot.machines.room[m];
-        let max_of = |d: usize| max_requestable(self.request.priority, u64::MAX, room, d);
+        let max_of = |d: usize| max_requestable(self.request.by_limits, u64::MAX, room, d);
         Resources::from_array(std::array::from_fn(max_of))
     }
 
@@ -208,11 +211,12 @@ impl<'a> EligibleMachines<'a> {
     }
 }
 
-/// The most of dimension `d` that a task may request there: for prod, limits and reservation both
-/// count. A smaller limit takes the reservation down with it, which is `reserved` now.
-fn max_requestable(priority: Priority, reserved: u64, room: &Room, d: usize) -> u64 {
+/// The most of dimension `d` that a task may request there: packed by limits, its limits and its
+/// reservation both count. A smaller limit takes the reservation down with it, which is `reserved`
+/// now.
+fn max_requestable(is_by_limits: bool, reserved: u64, room: &Room, d: usize) -> u64 {
     let free = |i: usize| room.free[i].max(0) as u64;
-    let by_limits = if priority.is_prod() { free(d) } else { u64::MAX };
+    let by_limits = if is_by_limits { free(d) } else { u64::MAX };
     let by_reservation =
         if reserved > free(d + DIMENSIONS) { free(d + DIMENSIONS) } else { u64::MAX };
     by_limits.min(by_reservation)
@@ -292,7 +296,7 @@ pub fn easier_shape(
         let room = &snapshot.machines.room[*m];
         let max_of = |d: Dimension| {
             let d = d as usize;
-            max_requestable(request.priority, reserved[d], room, d).min(requested.to_array()[d])
+            max_requestable(request.by_limits, reserved[d], room, d).min(requested.to_array()[d])
         };
         let has_all = |d: Dimension| max_of(d) >= requested.get(d);
         let rest = has_all(Dimension::Disk) && has_all(Dimension::DiskRate);

@@ -44,6 +44,8 @@ pub struct Siblings {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClassRequest {
     pub priority: Priority,
+    /// Packed by its limits: latency-sensitive production.
+    pub by_limits: bool,
     pub limits: Resources,
     /// Its charge in the sum of reservations once placed.
     pub reservation: Resources,
@@ -66,6 +68,8 @@ pub struct ClassRequest {
     pub siblings: Option<Siblings>,
     /// Machines the task crashed on too often, sorted.
     pub avoid: Vec<MachineId>,
+    /// The only machine for it: each task of a daemon has its own.
+    pub machine: Option<MachineId>,
 }
 
 /// The alloc set that a task runs in, if it exists.
@@ -97,8 +101,9 @@ impl Class {
             && request.packages.is_empty()
             && request.alloc_set.is_none()
             && request.siblings.is_none()
-            && request.avoid.is_empty();
-        let charge = charges(request.priority, request.limits, request.reservation);
+            && request.avoid.is_empty()
+            && request.machine.is_none();
+        let charge = charges(request.by_limits, request.limits, request.reservation);
         let need = charge.map(|charge| if charge == 0 { i64::MIN } else { charge });
         let min_status = if request.priority.is_prod() {
             SchedulableStatus::UnderPressure
@@ -109,14 +114,10 @@ impl Class {
     }
 }
 
-/// What a task adds to the sums of its machine or alloc: prod by limits, all by reservations.
+/// What a task adds to the sums of its machine or alloc: some by limits, all by reservations.
 #[inline]
-pub(crate) fn charges(
-    priority: Priority,
-    limits: Resources,
-    reservation: Resources,
-) -> [i64; SUMS] {
-    let limits = if priority.is_prod() { limits } else { Resources::ZERO };
+pub(crate) fn charges(by_limits: bool, limits: Resources, reservation: Resources) -> [i64; SUMS] {
+    let limits = if by_limits { limits } else { Resources::ZERO };
     let (l, r) = (limits.to_array(), reservation.to_array());
     // Quantities are at most 2^50, so nothing is lost.
     std::array::from_fn(|i| if i < DIMENSIONS { l[i] as i64 } else { r[i - DIMENSIONS] as i64 })

@@ -71,6 +71,8 @@ pub struct JobInfo<'a> {
     pub version: u32,
     /// The job named by `spec.alloc_set`, if there is one.
     pub alloc_set: Option<JobId>,
+    /// Of a daemon: the machine of each task, by index. Empty for other jobs.
+    pub machines: &'a Arc<BTreeMap<u32, MachineId>>,
     /// How many more of its tasks may be taken down; `None`: any number.
     pub budget: Option<u32>,
     /// Live tasks that are neither pending nor placed (stopping, deferred): a gang waits for them.

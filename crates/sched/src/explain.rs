@@ -33,6 +33,7 @@ use evaluation::PreparedClass;
 use names::NameResolver;
 use nearest::NearTarget;
 use queue_position::QueuePositions;
+use std::cmp::Reverse;
 use tally::{ReasonGroup, ReasonSubject, Tally};
 use victims::HolderIndex;
 
@@ -130,7 +131,9 @@ impl<'a> Explainer<'a> {
     ) -> Explanation {
         let mut tally = Tally::default();
         tallies.into_iter().for_each(|later| tally.merge(later));
-        tally.groups.sort_unstable_by_key(|g| (std::cmp::Reverse(g.machines), g.subject));
+        // Machines that are not the task's own say nothing, however many they are.
+        let is_other = |g: &ReasonGroup| g.subject == ReasonSubject::OtherMachine;
+        tally.groups.sort_unstable_by_key(|g| (is_other(g), Reverse(g.machines), g.subject));
         let request = &prepared.class.request;
         let fits = tally.fitting() > 0;
         let mut changes = if fits {
@@ -193,6 +196,7 @@ impl<'a> Explainer<'a> {
         let machine = group.largest.map(|most| names::machine_ref(self.names, most.machine));
         let (code, detail) = match group.subject {
             ReasonSubject::Fits => (FITS, Detail::Nothing),
+            ReasonSubject::OtherMachine => (InfeasibleReason::OtherMachine.code(), Detail::Nothing),
             ReasonSubject::Down => (InfeasibleReason::MachineDown.code(), Detail::Nothing),
             ReasonSubject::Draining => (InfeasibleReason::MachineDraining.code(), Detail::Nothing),
             ReasonSubject::Crashed => (InfeasibleReason::CrashedHere.code(), Detail::Nothing),

@@ -12,6 +12,7 @@ mod devices;
 mod drain;
 mod dynamic_ports;
 mod named_resources;
+mod other_machine;
 mod pressure;
 mod resources;
 mod spread;
@@ -62,7 +63,8 @@ fn is_excluded(snapshot: &ClusterSnapshot, m: usize, task: TaskId, without: &[Ta
 type Predicate = fn(&ClusterSnapshot, &Class, &PlacementTarget<'_>, &mut Vec<InfeasibleReason>);
 
 /// In the order of [`InfeasibleReason`].
-const PREDICATES: [Predicate; 13] = [
+const PREDICATES: [Predicate; 14] = [
+    other_machine::infeasible_reasons,
     status::infeasible_reasons,
     drain::infeasible_reasons,
     constraints::infeasible_reasons,
@@ -141,7 +143,8 @@ pub(crate) fn is_feasible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -
 
 /// Cheapest first: the order does not matter for a yes or no.
 fn other_predicates_hold(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
-    constraints::is_met(snapshot, class, m)
+    other_machine::is_met(class, m)
+        && constraints::is_met(snapshot, class, m)
         && spread::is_met(snapshot, class, m)
         && crash_pairs::is_met(class, m)
         && class.request.alloc_set.is_none()

@@ -298,6 +298,9 @@ impl<'a> Pass<'a> {
         if self.snapshot.class(class).request.alloc_set.is_some() {
             return self.find_alloc(class);
         }
+        if let Some(machine) = self.snapshot.class(class).request.machine {
+            return self.find_on(class, machine);
+        }
         let on = |m: usize| Choice { machine: MachineId(m as u32), alloc: None, victims: vec![] };
         if let Some(m) = self.find_free(class, task) {
             return Some(on(m));
@@ -316,6 +319,23 @@ impl<'a> Pass<'a> {
         let eviction =
             preempt::on_machine(self.snapshot, self.snapshot.class(class), m, self.ranking)?;
         Some(Choice { victims: eviction.victims, ..on(m) })
+    }
+
+    /// Free room, or room to be made, on the only machine for the class: no search, so that a
+    /// daemon costs its machines and not their square.
+    fn find_on(&self, class: ClassId, machine: MachineId) -> Option<Choice> {
+        let (row, m) = (self.snapshot.class(class), machine.slot());
+        if !self.snapshot.machines.exists(m) {
+            return None;
+        }
+        if feasible::is_feasible(self.snapshot, row, m) {
+            return Some(Choice { machine, alloc: None, victims: vec![] });
+        }
+        if !self.options.preemption || !preempt::is_possible(self.snapshot, row, m) {
+            return None;
+        }
+        let victims = preempt::on_machine(self.snapshot, row, m, self.ranking)?.victims;
+        Some(Choice { machine, alloc: None, victims })
     }
 
     fn find_free(&mut self, class: ClassId, task: TaskId) -> Option<usize> {

@@ -52,7 +52,8 @@ fn two_racks(packages: &[PackageRef]) -> ManualCluster {
 }
 
 fn service(count: u32, priority: u16, bytes: u64) -> JobSpec {
-    let mut spec = JobSpec { appclass: AppClass::LatencySensitive, ..job(count, priority, 10) };
+    let mut spec =
+        JobSpec { appclass: Some(AppClass::LatencySensitive), ..job(count, priority, 10) };
     spec.task.packages = vec![package(bytes)];
     spec
 }
@@ -205,5 +206,34 @@ fn jobs_that_take_any_alloc_may_be_kept_apart_in_them() {
         assert_eq!(cluster.pass(options).pending.len(), 1, "there are three machines");
         let placed: BTreeSet<u32> = apart.iter().filter_map(|task| cluster.on(*task)).collect();
         assert_eq!(placed.len(), 3);
+    });
+}
+
+fn on(cluster: &ManualCluster, tasks: &[TaskId]) -> Vec<Option<u32>> {
+    tasks.iter().map(|task| cluster.on(*task)).collect()
+}
+
+/// Four machines of 100: each task of a daemon goes to its own and nowhere else, and evicts there
+/// whom it may.
+#[test]
+fn tasks_of_a_daemon_go_to_their_machines_alone() {
+    always(|options| {
+        let mut cluster = ManualCluster::machines(4, 100);
+        let low = cluster.submit(1, job(4, 100, 95));
+        assert_eq!(cluster.pass(options).pending, []);
+        let machines = BTreeMap::from([(0, MachineId(2)), (1, MachineId(0)), (3, MachineId(3))]);
+        let tasks = cluster.submit_daemon(job(1, 50, 30), &machines);
+        assert_eq!(cluster.pass(options).pending.len(), 3, "of lower priority: they wait");
+        assert!(low.iter().all(|task| cluster.on(*task).is_some()));
+        let urgent = cluster.submit_daemon(job(1, 200, 5), &machines);
+        cluster.pass(options);
+        assert_eq!(on(&cluster, &urgent), [Some(2), Some(0), Some(3)]);
+        assert_eq!(on(&cluster, &tasks), [None; 3]);
+        let top = cluster.submit_daemon(job(1, 210, 50), &machines);
+        let outcome = cluster.pass(options);
+        assert_eq!(outcome.preempted, 3);
+        assert_eq!(on(&cluster, &top), [Some(2), Some(0), Some(3)]);
+        assert_eq!(on(&cluster, &tasks), on(&cluster, &top), "there is room for them now");
+        assert_eq!(low.iter().filter(|task| cluster.on(**task).is_some()).count(), 1);
     });
 }

@@ -383,6 +383,7 @@ fn a_spec_rewritten_under_the_same_version_counts() {
         spec: &spec,
         version: 0,
         alloc_set: None,
+        machines: &Arc::default(),
         budget: None,
         in_transition: 0,
     };

@@ -110,6 +110,7 @@ proptest! {
             spec: &arc,
             version: 1,
             alloc_set: None,
+            machines: &std::sync::Arc::default(),
             budget: None,
             in_transition: 0,
         };

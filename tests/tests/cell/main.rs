@@ -3,8 +3,10 @@
 mod agent;
 mod company;
 mod containers;
+mod daemons;
 mod devices;
 mod files_and_ports;
+mod guests;
 mod language;
 mod names;
 mod one_off;

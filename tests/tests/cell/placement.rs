@@ -186,6 +186,34 @@ fn constraints_name_machines_racks_power_domains_and_labels() {
     cell.running.stop();
 }
 
+#[test]
+fn whole_cores_are_promised_once_and_what_is_short_of_them_waits() {
+    let cell = Cell::start(2, &[]);
+    let cpu = cell.machines["dev-0"]["spec"]["capacity"]["cpu"].as_u64().unwrap();
+    // One core of each machine stays for tasks that reserve none.
+    let cores = cpu / 1000 - 1;
+    let mut owner = job("owner", 2, 100);
+    owner["appclass"] = value!("latency_sensitive");
+    owner["task"]["limits"]["cpu"] = value!(cores * 1000);
+    owner["task"]["isolation"] = value!({ "whole_cores": cores });
+    cell.run(&owner);
+    // Usage is far below the limit: by its reservation alone, more would fit in time.
+    owner["name"] = value!("late");
+    owner["count"] = value!(1);
+    owner["task"]["limits"]["cpu"] = value!(1000);
+    owner["task"]["isolation"] = value!({ "whole_cores": 1 });
+    let file = cell.file(&owner);
+    stdout_of(&cell.args(&["run", &file]));
+    let why = stdout_of(&cell.args(&["explain", "late/0"]));
+    assert!(why.contains("whole-cores"), "{why}");
+    owner["name"] = value!("batch");
+    owner["appclass"] = value!("batch");
+    let file = cell.file(&owner);
+    let refused = refusal(&cell.args(&["run", &file]));
+    assert!(refused.contains("whole_cores") && refused.contains("latency_sensitive"), "{refused}");
+    cell.running.stop();
+}
+
 /// What a command says that fails.
 fn refusal(args: &[&str]) -> String {
     let output = cell(args);

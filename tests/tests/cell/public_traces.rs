@@ -44,7 +44,10 @@ fn prod_of_the_2011_cell_fits_at_limits() {
     let result = json("pack", &source, &["--prod-only", "--at", "limits"]);
     assert_eq!((&result["tasks"], &result["pending"]), (&56_054.into(), &0.into()));
     let cpu = &result["utilisation"][0];
-    assert_eq!(cpu["prod_limits_percent"], cpu["reserved_percent"]);
+    let percent = |of: &str| cpu[of].as_f64().unwrap_or_default();
+    // Production of the batch class is packed by reservations alone.
+    let (by_limits, all) = (percent("prod_limits_percent"), percent("reserved_percent"));
+    assert!(0.0 < by_limits && by_limits <= all, "{cpu}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod agent;
 mod alloc;
+mod calibration;
 mod clocks;
 mod cores;
 mod drain_and_preemption;

@@ -107,12 +107,12 @@ pub fn small_machine(cell: &Machines, cpu: u64) -> Tree {
 }
 
 /// Of the first attempt of the task of this number.
-fn group(tree: &Tree, task: u32) -> Group {
+pub fn group(tree: &Tree, task: u32) -> Group {
     tree.group(&format!("task-{}", Attempt::new(TaskId(task), 1))).expect("a name")
 }
 
 /// Microseconds of CPU in a tenth of a second that the kernel lets a group have.
-fn cap(tree: &Tree, group: &Group) -> Option<u64> {
+pub fn cap(tree: &Tree, group: &Group) -> Option<u64> {
     let (mount, file) =
         match tree.layout().controller_mount(Controller::Cpu).expect("the controller") {
             ControllerMount::V1(mount) => (mount, "cpu.cfs_quota_us"),

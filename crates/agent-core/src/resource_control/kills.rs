@@ -190,7 +190,7 @@ impl ResourceControl {
         }
         let may_die = |sample: &&TaskSample| {
             let within = resource.over_limit(sample) == 0;
-            resource.used(sample) > 0 && !(sample.priority.is_prod() && within)
+            resource.used(sample) > 0 && !(sample.is_packed_by_limits() && within)
         };
         let mut candidates: Vec<&TaskSample> = tasks.iter().filter(may_die).collect();
         // Over the limit first and furthest over first; then from low to high priority; among

@@ -97,6 +97,16 @@ fn memory_is_freed_from_the_lowest_priority_up_and_no_further_than_needed() {
 }
 
 #[test]
+fn production_of_the_batch_class_dies_for_memory_last_and_the_sensitive_never() {
+    let mut machine = machine();
+    machine.available.ram_available = 0;
+    let tasks = [sensitive(1), batch(2, 250), batch(3, 100)];
+    let actions = ResourceControl::default().step(second(1), &machine, &tasks);
+    let killed: Vec<u32> = kills(&actions).into_iter().map(|(task, _)| task).collect();
+    assert_eq!(killed, [3, 2]);
+}
+
+#[test]
 fn whoever_is_over_its_limit_goes_first_whatever_its_priority() {
     let mut machine = machine();
     machine.available.ram_available = GIB / 2;
@@ -563,7 +573,7 @@ proptest! {
                 let dimension = reason.dimension;
                 let files = matches!(reason.cause, KillCause::Files { .. });
                 let over = !files && victim.used.get(dimension) > victim.limits.get(dimension);
-                prop_assert!(over || !victim.priority.is_prod(), "{victim:?}");
+                prop_assert!(over || !victim.is_packed_by_limits(), "{victim:?}");
                 prop_assert!(!dimension.is_compressible());
                 if over {
                     continue;

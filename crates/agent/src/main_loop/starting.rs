@@ -2,6 +2,7 @@
 
 use super::{Agent, AgentError, LocalAttempt};
 use crate::attempt::{AttemptUpdate, give_up, supervise_attempt};
+use crate::calibration::CpuFactor;
 use crate::cgroups::{TaskCgroups, make_alloc};
 use crate::config::{Config, ConfigError, DiskScanLimits};
 use crate::credentials::TaskCertifier;
@@ -119,10 +120,10 @@ pub(super) fn preparer(
     config: &Config,
     folders: &Folders,
     machine: &mut MachineSpec,
-    devices: Vec<HostDevice>,
+    (devices, cpu_factor): (Vec<HostDevice>, CpuFactor),
     shim: ShimProgram,
 ) -> Result<Preparer, AgentError> {
-    let groups = TaskCgroups::open(folders.root(), config.processes);
+    let groups = TaskCgroups::open(folders.root(), config.processes, cpu_factor);
     let ids = IdRangeAllocator::open(config.id_ranges, folders);
     if let Some(taken) = ids.as_ref().and_then(|_| id_ranges::conflicting_account(config.id_ranges))
     {

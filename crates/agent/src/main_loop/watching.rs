@@ -90,9 +90,9 @@ impl Agent {
                 alloc_disk: work.alloc.and_then(|alloc| self.alloc_disk(alloc)),
                 class: work.appclass,
                 priority: work.priority,
-                limits: entry.status.limits.limits,
+                limits: self.cpu_factor.on_machine(entry.status.limits.limits),
                 resize: resizes.get(attempt).copied(),
-                reservation: work.reservation,
+                reservation: self.cpu_factor.on_machine(work.reservation),
                 isolation: work.isolation.clone(),
                 ports: work.ports.clone(),
             })
@@ -192,6 +192,9 @@ impl Agent {
         let mut used = self.sampler.usage(&self.readings.take());
         if !measured.is_empty() {
             used.extend(self.process_sampler.sample(&measured, boot::now()));
+        }
+        for usage in &mut used {
+            usage.used.cpu = self.cpu_factor.to_cell(usage.used.cpu);
         }
         used
     }

@@ -1,6 +1,7 @@
 //! Jobs and tasks as readers see them.
 
 use super::RolledBackView;
+use cellwright_cell::daemon::DaemonMachines;
 use cellwright_cell::device::DeviceGrant;
 use cellwright_cell::job::{JobState, Update};
 use cellwright_cell::label::Labels;
@@ -60,12 +61,43 @@ pub struct JobView {
     /// Running tasks that are still to be restarted.
     #[serde(default)]
     pub restarting: u32,
+    /// Of a daemon: how many machines it is for, and how many of them have a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<DaemonMachines>,
     /// The jobs it starts after, those that have not ended.
     pub waits_for: Vec<JobKey>,
     /// Milliseconds since the Unix epoch.
     pub submitted_at: Time,
     /// Milliseconds since the Unix epoch; absent while it lives.
     pub ended_at: Option<Time>,
+}
+
+impl TaskCounts {
+    /// All of them, those that ended included.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        let live = [self.deferred, self.pending, self.assigned, self.running, self.stopping];
+        let ended = [self.finished, self.failed, self.killed];
+        live.into_iter().chain(ended).fold(0, u32::saturating_add)
+    }
+}
+
+impl JobView {
+    /// The indices of its tasks are below this. Those of a daemon have gaps, where machines left.
+    #[must_use]
+    pub fn index_end(&self) -> u32 {
+        if self.daemon.is_some() { self.tasks.total() } else { self.spec.count }
+    }
+
+    /// Whether the job wants the task: not one that a shrink cut off, or whose machine is no longer
+    /// one of the daemon's.
+    #[must_use]
+    pub fn wants(&self, task: &TaskView) -> bool {
+        match self.daemon {
+            Some(_) => task.machine_for.is_some(),
+            None => task.index < self.spec.count,
+        }
+    }
 }
 
 /// A job as one row of a list.
@@ -122,6 +154,9 @@ pub struct TaskView {
     /// Version of the job's spec that it runs, or will run.
     pub version: u32,
     pub machine: Option<Name>,
+    /// Of a daemon: the only machine for it, where it is or will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_for: Option<Name>,
     /// Machines on which resources are reserved for it while it still runs elsewhere: the target of
     /// a move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

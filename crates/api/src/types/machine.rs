@@ -35,7 +35,8 @@ pub struct MachineView {
     pub spec: MachineSpec,
     /// Reserved by all tasks, and retained disk.
     pub reserved: Resources,
-    /// Limits of production and monitoring tasks.
+    /// Limits of the tasks that are placed by them: latency-sensitive ones of production and
+    /// monitoring.
     pub prod_limits: Resources,
     /// Limits of all tasks.
     pub limits: Resources,

@@ -44,6 +44,7 @@ impl Context<'_> {
     ) -> Verdict {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         self.user_by_name(owner)?;
+        let spec = &*self.with_default_disk(spec);
         admit::check_job(spec)?;
         let named = self.state.job_named(&key);
         let row = named.and_then(|id| Some((id, self.state.jobs.get(id)?)));
@@ -75,6 +76,10 @@ impl Context<'_> {
     fn is_ending(&self, id: JobId, job: &Job) -> bool {
         if job.state == JobState::Stopping {
             return true;
+        }
+        // One whose machines all left waits for others.
+        if job.is_daemon() {
+            return false;
         }
         // The sums first: for nearly every job they show that it is not ending.
         let load = self.state.job_loads.get(id);

@@ -155,6 +155,7 @@ impl<'c> Rights<'c> {
             C::StepUpdate { .. } => Rights::controller(ControllerName::Update),
             C::GiveBack { .. } => Rights::controller(ControllerName::Gang),
             C::StepRestart { .. } => Rights::controller(ControllerName::Restart),
+            C::MatchMachines { .. } => Rights::controller(ControllerName::Daemon),
             C::PurgeJobs { .. } => Rights::controller(ControllerName::Purge),
             C::Evict { cause, .. } => Rights::controller(ControllerName::of_cause(*cause)),
             C::Expire => Rights::controller(ControllerName::Expire),

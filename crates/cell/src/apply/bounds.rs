@@ -11,6 +11,7 @@ use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Allowed, Given, Reason, Rejection};
+use crate::resource::MAX_QUANTITY;
 use crate::spec::JobSpec;
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ const MAX_LEAST_CHARGE: u64 = 1 << 30;
 impl Context<'_> {
     pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
         admit::check_bounded("least_charge", bounds.least_charge, MAX_LEAST_CHARGE)?;
+        admit::check_bounded("default_disk", bounds.default_disk(), MAX_QUANTITY)?;
         if bounds.machine_tasks == 0 {
             let (value, allowed) = (Given::text(0), Allowed::AtLeast(1));
             return Err(Rejection::bad_field("machine_tasks", value, allowed));

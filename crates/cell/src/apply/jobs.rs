@@ -6,6 +6,7 @@
 
 use super::Context;
 use crate::admit;
+use crate::bounds::Growth;
 use crate::command::{Done, Verdict};
 use crate::event::{EventKind, JobChange};
 use crate::field::FieldPath;
@@ -32,21 +33,28 @@ impl Context<'_> {
     pub(crate) fn try_submit(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
         let user = self.user_by_name(owner)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        let spec = &*self.with_default_disk(spec);
         admit::check_job(spec)?;
         if self.is_submitted_already(&key, spec)? {
             return Ok(Done::Unchanged);
         }
         self.check_restricted_features(None, spec)?;
+        self.check_whole_cores(spec)?;
         self.check_alloc_set_open(user, spec)?;
         self.check_not_below_inner(&key, spec)?;
         let predecessors = self.predecessors(&key, spec)?;
         if !self.state.jobs.has_room_for(1) {
             return Err(Rejection::Full(Storage::Jobs));
         }
-        self.check_room_for_tasks(spec.count as usize)?;
         let job = new_job(user, spec, predecessors.keys().copied().collect(), self.now);
-        self.check_quota(None, &job)?;
-        let growth = Self::growth(None, spec);
+        // A daemon is admitted if it could run on every machine there is for it now.
+        let wanted = {
+            let whole = self.on_all_machines(&job);
+            self.check_room_for_tasks(whole.wanted() as usize)?;
+            self.check_quota(None, &whole)?;
+            whole.wanted()
+        };
+        let growth = Growth { tasks: u64::from(wanted), ..Self::growth(None, spec) };
         let going = self.jobs_to_purge(user, growth, |id| predecessors.contains_key(&id))?;
         self.purge_selected(&going);
         // A lost task of the job that had this name may still run.
@@ -284,6 +292,8 @@ fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) 
         specs: BTreeMap::from([(FIRST_VERSION, Arc::new(spec.clone()))]),
         update: None,
         tasks: Arc::default(),
+        machines: Arc::default(),
+        machines_left_out: 0,
         waits_for,
         submitted_at: now,
         ended_at: None,

@@ -111,6 +111,7 @@ impl Context<'_> {
     pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         let (machine, row) = self.machine_by_name(name)?;
         Self::check_expected(|| Object::Machine(name.clone()), row.generation, expect)?;
+        self.forget_machine(machine);
         self.lose_tasks(machine, &Reason::MachineRemoved);
         self.state.remove_machine(machine);
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);

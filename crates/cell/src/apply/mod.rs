@@ -9,6 +9,8 @@ mod apply_job;
 pub mod authorize;
 mod blobs;
 mod bounds;
+mod daemon;
+mod default_disk;
 mod drain;
 mod evict;
 mod expire;
@@ -34,6 +36,7 @@ mod task_lifecycle;
 mod tokens;
 mod update;
 mod users;
+mod whole_cores;
 
 pub(crate) use task_lifecycle::back_off;
 
@@ -154,6 +157,7 @@ impl Context<'_> {
             C::UndoUpdate { job, expect } => self.undo_update(job, *expect),
             C::CloseUpdate { job, expect } => self.close_update(job, *expect),
             C::StepUpdate { job, index } => self.step_update(job, *index),
+            C::MatchMachines { job } => self.match_machines(job),
             C::PurgeJobs { ended_before } => self.purge_jobs(*ended_before),
             C::CommitPlan(plan) => self.commit_plan(plan),
             C::Evict { task, attempt, cause } => self.evict(*task, *attempt, *cause),

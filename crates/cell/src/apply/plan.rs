@@ -388,22 +388,22 @@ impl Context<'_> {
         let asks: Vec<Candidate<'_>> =
             beside.filter_map(|a| Candidate::of(self.state, a.task)).collect();
         let (capacity, mut prod_limits, mut stayed) = fit::held_sums(self.state, row, load, alloc);
-        let mut is_prod = false;
+        let mut is_by_limits = false;
         for Stay { gone, .. } in stays {
             let Some(spec) = self.state.spec_of(&gone.row) else { continue };
             let retained = retained_disk_of(row, gone.id, &gone.row);
             stayed = stayed.minus(retained).plus(gone.row.reservation);
-            if spec.priority.is_prod() {
+            if spec.is_packed_by_limits() {
                 let limits = gone.row.counted_limits(spec.limits_of(gone.row.index));
                 prod_limits = prod_limits.plus(limits);
-                is_prod = true;
+                is_by_limits = true;
             }
         }
         let requested = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
         let mut lacks = exceeds_where_requested(requested, stayed, capacity);
-        if is_prod {
-            let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
-            let requested = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
+        if is_by_limits {
+            let alike = asks.iter().filter(|c| c.spec.is_packed_by_limits());
+            let requested = alike.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
             lacks |= exceeds_where_requested(requested, prod_limits, capacity);
         }
         lacks || (alloc.is_none() && exceeds_devices_or_named(self.state, machine, stays, &asks))
@@ -534,17 +534,18 @@ fn exceeds_devices_or_named(
         let stayed: u32 = stays.iter().map(|stay| held(stay.hold.devices())).sum();
         stayed > free && asks.iter().any(|c| held(c.task.devices()) > 0)
     };
-    let mut amounts: BTreeMap<&ResourceName, u64> = BTreeMap::new();
+    let mut amounts: BTreeMap<ResourceName, u64> = BTreeMap::new();
     for spec in stays.iter().filter_map(|stay| state.spec_of(&stay.gone.row)) {
-        for mine in &spec.task.named {
-            let sum = amounts.entry(&mine.name).or_default();
+        for mine in spec.named_demand().iter() {
+            let sum = amounts.entry(mine.name.clone()).or_default();
             *sum = sum.saturating_add(mine.amount);
         }
     }
     let named = amounts.into_iter().any(|(name, amount)| {
-        let capacity = state.named_capacity(machine, name);
-        let used = load.named_used(name).saturating_add(amount);
-        let requested = |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == *name);
+        let capacity = state.named_capacity(machine, &name);
+        let used = load.named_used(&name).saturating_add(amount);
+        let requested =
+            |c: &Candidate<'_>| c.spec.named_demand().iter().any(|ask| ask.name == name);
         capacity != UNBOUNDED && used > capacity && asks.iter().any(requested)
     });
     named || stays.iter().flat_map(|stay| stay.hold.devices()).any(|grant| device(grant.device))

@@ -172,7 +172,7 @@ impl Context<'_> {
     fn finished_before_stop(&mut self, task: TaskId) {
         let spec = self.state.tasks.get(task).and_then(|row| self.state.spec_of(row));
         let over =
-            |spec: &Arc<JobSpec>| spec.kind == JobKind::Tasks && !spec.restart.restart_on_success;
+            |spec: &Arc<JobSpec>| spec.kind.runs_programs() && !spec.restart.restart_on_success;
         if spec.is_some_and(over) {
             self.mark_dead(task, TaskOutcome::Finished, TaskChange::Finished, Reason::Succeeded)
         } else {

@@ -21,7 +21,7 @@ use crate::job_size::JobSize;
 use crate::name::JobKey;
 use crate::reason::{Allowed, Conflict, Given, Reason, Rejection};
 use crate::rollout::VersionOrigin;
-use crate::spec::{JobSpec, MAX_TASKS};
+use crate::spec::{JobKind, JobSpec, MAX_TASKS};
 use crate::task::{StopCause, Task, TaskOutcome, TaskState};
 use crate::time::Time;
 use std::sync::Arc;
@@ -85,10 +85,14 @@ impl Context<'_> {
         Ok(Done::Version(version))
     }
 
-    /// Brings the rows of tasks to the job's count; `old` is the count they followed so far, and
-    /// new rows wait until `earliest`.
+    /// Brings the rows of tasks to the job's count, or those of a daemon to its machines; `old` is
+    /// the count they followed so far, and new rows wait until `earliest`.
     pub(super) fn resize_task_rows(&mut self, id: JobId, old: u32, earliest: Time) {
         let Some(job) = self.state.jobs.get(id) else { return };
+        if job.is_daemon() {
+            self.follow_machines(id, earliest);
+            return;
+        }
         let (count, rows) = (job.spec().count, job.tasks.clone());
         for task in rows.iter().skip(count as usize) {
             self.stop_task(*task, StopCause::Killed, Reason::Requested);
@@ -119,7 +123,7 @@ impl Context<'_> {
         if latest > self.now { latest } else { Time::ZERO }
     }
 
-    fn new_task(&mut self, id: JobId, index: u32, not_before: Time) -> Option<TaskId> {
+    pub(super) fn new_task(&mut self, id: JobId, index: u32, not_before: Time) -> Option<TaskId> {
         let job = self.state.jobs.get(id)?;
         let task = Task {
             job: id,
@@ -146,15 +150,24 @@ impl Context<'_> {
         Some(task)
     }
 
-    /// Revives a task that an earlier shrink killed. A task that ended on its own stays ended. It
-    /// still waits as long as it had to: its lease may not have run out where it was lost.
+    /// Revives a task that an earlier shrink killed. A task that ended on its own stays ended.
     fn revive_task(&mut self, id: TaskId) {
+        let has_ended =
+            |row: &Task| matches!(row.state, TaskState::Dead(how) if how != TaskOutcome::Killed);
+        if !self.state.tasks.get(id).is_some_and(has_ended) {
+            self.start_again(id);
+        }
+    }
+
+    /// Has a dead task, or one that is being killed, start again. It still waits as long as it had
+    /// to: its lease may not have run out where it was lost.
+    pub(super) fn start_again(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (state, version) = (waiting_state(job), job.version);
         let limits = job.spec().limits_of(task.index);
         match (task.state, task.machine()) {
-            (TaskState::Dead(TaskOutcome::Killed), _) => {
+            (TaskState::Dead(_), _) => {
                 self.set_task(id, |t| {
                     t.state = state;
                     t.version = version;
@@ -176,6 +189,9 @@ impl Context<'_> {
 
 /// Overrides are by task; a shrink that would leave some without a task needs an update.
 fn check_count(spec: &JobSpec, count: u32) -> Result<(), Rejection> {
+    if spec.kind == JobKind::Daemon && count != spec.count {
+        return Err(Rejection::bad_field("count", Given::text(count), Allowed::NotOfDaemons));
+    }
     let least = spec.overrides.last_key_value().map_or(1, |(index, _)| index + 1);
     if (least..=MAX_TASKS).contains(&count) {
         return Ok(());

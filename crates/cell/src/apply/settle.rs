@@ -10,6 +10,7 @@ use crate::priority::Band;
 use crate::reason::Reason;
 use crate::task::{TaskOutcome, TaskState};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 impl Context<'_> {
     pub(super) fn settle(&mut self) {
@@ -77,7 +78,9 @@ impl Context<'_> {
         self.drop_unused_versions(id);
         let Some(job) = self.state.jobs.get(id) else { return };
         let Some(load) = self.state.job_loads.get(id) else { return };
-        if job.is_dead() || load.live() > 0 {
+        // A daemon goes on without tasks: the next machine may be one of its own.
+        let goes_on = job.is_daemon() && job.state == JobState::Active;
+        if job.is_dead() || load.live() > 0 || goes_on {
             return;
         }
         let failed = |fate: TaskOutcome| matches!(fate, TaskOutcome::Failed(_));
@@ -94,9 +97,9 @@ impl Context<'_> {
 
     /// Tasks that a shrink removed do not count for the outcome of the job.
     fn any_wanted_task(&self, job: &Job, ended: fn(TaskOutcome) -> bool) -> bool {
-        let mut wanted = job.tasks.iter().take(job.spec().count as usize);
+        let mut wanted = (0u32..).zip(job.tasks.iter()).filter(|(index, _)| job.wants(*index));
         let state = |id: &TaskId| self.state.tasks.get(*id).map(|task| task.state);
-        wanted.any(|id| matches!(state(id), Some(TaskState::Dead(fate)) if ended(fate)))
+        wanted.any(|(_, id)| matches!(state(id), Some(TaskState::Dead(fate)) if ended(fate)))
     }
 
     fn end_job(&mut self, id: JobId, outcome: JobOutcome) {
@@ -107,6 +110,7 @@ impl Context<'_> {
             job.ended_at = Some(now);
             job.waits_for.clear();
             job.update = None;
+            (job.machines, job.machines_left_out) = (Arc::default(), 0);
         });
         self.drop_unused_versions(id);
         let change = match outcome {

@@ -34,7 +34,7 @@ impl Context<'_> {
     }
 
     /// Stops one task alone. It stays dead, also through updates: only a shrink below it and a
-    /// growth back revive it.
+    /// growth back revive it, or with a daemon, its machine leaving and coming back.
     pub(super) fn stop_single_task(
         &mut self,
         key: &JobKey,
@@ -42,7 +42,7 @@ impl Context<'_> {
         expect: Option<u32>,
     ) -> Verdict {
         let (id, job) = self.owned_job(key)?;
-        let wanted = job.tasks.get(index as usize).filter(|_| index < job.spec().count).copied();
+        let wanted = job.tasks.get(index as usize).filter(|_| job.wants(index)).copied();
         let Some(task) = wanted else {
             return Err(Rejection::NoSuchTask { job: key.clone(), index });
         };

@@ -235,7 +235,7 @@ impl Context<'_> {
         let new_program = spec_change::becomes_new_program(job, &task);
         // A failed attempt has surely ended, so there is no lease to wait for.
         let backs_off = matches!(change, TaskChange::Failed { .. });
-        let unwanted = job.state != JobState::Active || task.index >= job.spec().count;
+        let unwanted = job.state != JobState::Active || !job.wants(task.index);
         if unwanted {
             return self.mark_dead(id, TaskOutcome::Killed, TaskChange::Killed, reason);
         }
@@ -336,10 +336,15 @@ impl Context<'_> {
     }
 
     /// Whether the task may run on some machine that accepts tasks and that it does not avoid: for
-    /// a task inside an alloc set, on one that has an alloc of the set.
+    /// a task inside an alloc set, on one that has an alloc of the set; for one of a daemon, on its
+    /// own.
     fn has_untried_machine(&self, task: &Task) -> bool {
         let Some(spec) = self.task_spec(task) else { return true };
+        let only = self.state.jobs.get(task.job).and_then(|job| job.machine_for(task.index));
         let may_go = |machine: MachineId| {
+            if only.is_some_and(|only| only != machine) {
+                return false;
+            }
             let row = self.state.machines.get(machine).filter(|row| row.is_schedulable());
             let allows = |row: &Machine| {
                 spec.constraints.iter().all(|c| !c.is_hard() || c.holds_on(&row.spec))

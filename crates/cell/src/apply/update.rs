@@ -81,6 +81,7 @@ impl Context<'_> {
     ) -> Verdict {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         let (id, job) = self.job_to_change(&key)?;
+        let spec = &*self.with_default_disk(spec);
         admit::check_job(spec)?;
         let old = job.spec().clone();
         if self.is_same_spec(job.user, &old, spec) {
@@ -95,6 +96,9 @@ impl Context<'_> {
             return Err(Rejection::bad_field(field, Given::Another, allowed));
         }
         self.check_restricted_features(Some(&old), spec)?;
+        if spec.task.isolation.whole_cores > old.task.isolation.whole_cores {
+            self.check_whole_cores(spec)?;
+        }
         self.check_still_not_above_set(spec)?;
         self.check_not_below_inner(&key, spec)?;
         self.check_room_for_tasks((spec.count as usize).saturating_sub(job.tasks.len()))?;
@@ -121,6 +125,10 @@ impl Context<'_> {
         if count != old_count {
             self.job_event(id, JobChange::Resized { count }, why);
             self.resize_task_rows(id, old_count, crate::time::Time::ZERO);
+        }
+        // The new spec may be for other machines.
+        if self.state.jobs.get(id).is_some_and(Job::is_daemon) {
+            self.follow_machines(id, crate::time::Time::ZERO);
         }
         self.update_all_in_place(id);
         self.drop_unused_versions(id);

@@ -12,6 +12,7 @@ use crate::ephemeral::{CapacityChange, NodeChoice};
 use crate::hold::{Hold, Holds};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::isolation::{HOST_VOLUME_WRITABLE, Volume, host_volume_attribute};
+use crate::job::Job;
 use crate::name::Token;
 use crate::plan::{Assignment, Group, Plan};
 use crate::priority::Priority;
@@ -21,6 +22,7 @@ use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
 use crate::state::State;
 use crate::task::{Grant, Task, TaskState};
 use crate::time::{Span, Time};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const M2: MachineId = MachineId(1);
@@ -369,4 +371,30 @@ fn a_placement_before_its_time_is_noticed() {
     cell.state.edit_task(task, |t| t.changed_at = Time(early));
     let found = check_step(&before, &entry, &verdicts, &cell.state, &events);
     assert_eq!(found.unwrap_err().invariant, "leases_kept");
+}
+
+/// A daemon on `m1` and `m2`, of whose tasks the first runs.
+#[test]
+fn a_task_of_a_daemon_is_on_its_own_machine_which_is_there() {
+    let check = |change: fn(&mut Job), want: Option<&str>| {
+        let mut cell = Cell::with_machines(2);
+        let mut spec = job("jfoo", 1, 100);
+        spec.kind = JobKind::Daemon;
+        cell.submit(&spec);
+        cell.run("jfoo", 0, "m1");
+        let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
+        let corrupt = |state: &mut State| {
+            state.edit_job(id, change);
+        };
+        assert_eq!(violated_in_state(&mut cell, corrupt), want);
+    };
+    check(|_| {}, None);
+    check(|job| job.machines = of([(0, 1), (1, 0)]), Some("one_per_machine"));
+    check(|job| job.machines = of([(0, 0), (1, 0)]), Some("one_per_machine"));
+    check(|job| job.machines = of([(0, 0), (1, 7)]), Some("one_per_machine"));
+}
+
+/// Machines by index.
+fn of(list: [(u32, u32); 2]) -> Arc<BTreeMap<u32, MachineId>> {
+    Arc::new(list.into_iter().map(|(index, machine)| (index, MachineId(machine))).collect())
 }

@@ -1,5 +1,6 @@
 //! A job's state follows from its tasks': it is live while one of them is, and a stopping job has
-//! no pending tasks. A dead job has no open update.
+//! no pending tasks. A dead job has no open update. A daemon lives on without tasks until it is
+//! stopped.
 
 use super::{Check, violation};
 use crate::job::JobState;
@@ -16,7 +17,8 @@ pub(super) fn check(state: &State) -> Check {
             || job.tasks.iter().filter_map(|task| state.tasks.get(*task)).map(|task| task.state);
         let live = states().filter(|task| !task.is_dead()).count();
         let dead = job.is_dead();
-        if dead != (live == 0) {
+        let waits_for_machines = job.state == JobState::Active && job.is_daemon();
+        if dead != (live == 0) && !(waits_for_machines && live == 0) {
             return fail(format!("is {:?} with {live} of its tasks alive", job.state));
         }
         if dead != job.ended_at.is_some() || (dead && job.update.is_some()) {

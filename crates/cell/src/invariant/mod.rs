@@ -9,6 +9,7 @@
 //! | [`mod@references`] | state | ids, names and versions lead to rows: B2 |
 //! | [`sums_equal_parts`] | state | the accounting behind every decision: B3, §2.5 |
 //! | [`one_machine`] | state | a task runs in one place, its ports its own: B3, §2.3 |
+//! | [`one_per_machine`] | state | a daemon has one task for each machine: B2, §2.3 |
 //! | [`job_state_follows_tasks`] | state | a job's state follows from its tasks': B5, §2.3 |
 //! | [`deferred`] | state | deferred start: B6, §2.3 |
 //! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, §2.3 |
@@ -56,6 +57,7 @@ mod leases_kept;
 mod limits_in_force;
 mod no_voluntary_overcommit;
 mod one_machine;
+mod one_per_machine;
 mod overcommit_flagged;
 mod placed_where_allowed;
 mod prod_never_preempts_prod;
@@ -109,6 +111,7 @@ pub fn check_state(state: &State) -> Check {
         components::check_state,
         sums_equal_parts::check,
         one_machine::check,
+        one_per_machine::check,
         job_state_follows_tasks::check,
         deferred::check,
         versions_in_use_kept::check,

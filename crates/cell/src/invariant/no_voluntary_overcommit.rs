@@ -90,7 +90,7 @@ fn excess_of_load(
 fn named_room(state: &State, id: MachineId, row: &Machine, name: &ResourceName) -> u64 {
     let list = match name.namespace {
         Some(_) => state.ephemeral_on(id),
-        None => row.spec.named.clone(),
+        None => row.spec.named_capacities().into_owned(),
     };
     list.iter().find(|held| held.name == *name).map_or(0, |held| held.amount)
 }

@@ -2,10 +2,10 @@
 //! or inside an alloc on it, or when a task holds a device other than it asked for; then there must
 //! be victims: [`crate::overcommit_eviction`] names holders there whose eviction ends the excess.
 //! Disk retained for log savers is the one thing no eviction gives back: if it alone is too much,
-//! there need be no victims, and the flag stays until the disk is released. Prod tasks are victims
-//! because of prod's limits or of devices, never because of that disk, and inside an alloc never.
-//! Every victim runs there: room held for a task that runs elsewhere is released before any task
-//! has to leave.
+//! there need be no victims, and the flag stays until the disk is released. Prod tasks that are
+//! packed by their limits are victims because of prod's limits or of devices, never because of that
+//! disk, and inside an alloc never. Every victim runs there: room held for a task that runs
+//! elsewhere is released before any task has to leave.
 
 use super::{Check, violation};
 use crate::device::WHOLE_DEVICE;
@@ -101,7 +101,7 @@ fn check_alloc_victims(
     let fail = |detail: String| Err(violation(NAME, &machine.spec.name, detail));
     for (id, task, hold) in holders(state, on) {
         let named = victims.contains(&id);
-        let prod = state.spec_of(task).is_some_and(|spec| spec.priority.is_prod());
+        let prod = state.spec_of(task).is_some_and(|spec| spec.is_packed_by_limits());
         if let (true, Some(alloc)) = (named, hold.alloc)
             && (prod || victims.contains(&alloc))
         {
@@ -144,7 +144,7 @@ fn check_victims_end_excess(
             continue;
         }
         rest.reserved = rest.reserved.minus(task.reservation);
-        if spec.priority.is_prod() {
+        if spec.is_packed_by_limits() {
             if !prod_pays && !wrong_devices(state, machine, task, hold) {
                 let detail = format!("{} must leave for others", state.task_name(*victim));
                 return Err(violation(NAME, &machine.spec.name, detail));

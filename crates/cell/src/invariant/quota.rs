@@ -51,6 +51,7 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
         | Command::ResizeJob { .. }
         | Command::StartTasks { .. }
         | Command::ResizeLimits { .. }
+        | Command::MatchMachines { .. }
         | Command::ApplyJob { .. } => {
             each(step.after, |id, user, band| admitted(step, id, user, band))
         }

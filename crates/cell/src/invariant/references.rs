@@ -8,6 +8,7 @@ use crate::hold::Hold;
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::name::Name;
+use crate::spec::{JobKind, JobSpec};
 use crate::state::State;
 use crate::task::Task;
 use crate::time::Time;
@@ -68,7 +69,8 @@ fn check_job(state: &State, id: JobId, job: &Job) -> Check {
         return fail(format!("its spec of version {version} is named {}", spec.name));
     }
     let rows = job.tasks.len();
-    if let Some((version, spec)) = job.specs.iter().find(|(_, s)| s.count as usize > rows) {
+    let lacks_rows = |spec: &JobSpec| spec.kind != JobKind::Daemon && spec.count as usize > rows;
+    if let Some((version, spec)) = job.specs.iter().find(|(_, spec)| lacks_rows(spec)) {
         return fail(format!("has {rows} task rows, version {version} wants {}", spec.count));
     }
     if let Some(update) = &job.update {

@@ -6,9 +6,9 @@ use crate::hold::{Hold, HoldRole};
 use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
-use crate::priority::Band;
+use crate::priority::{AppClass, Band};
 use crate::resource::Resources;
-use crate::spec::JobSpec;
+use crate::spec::{JobKind, JobSpec};
 use crate::state::State;
 use crate::table::{Key, Table};
 use crate::task::{Task, TaskOutcome, TaskState};
@@ -77,6 +77,11 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
     }
 }
 
+/// Latency-sensitive production, which is what production is that says nothing else.
+fn packed_by_limits(spec: &JobSpec) -> bool {
+    spec.priority.0 >= 200 && spec.appclass != Some(AppClass::Batch)
+}
+
 fn bytes_of(spec: &impl serde::Serialize) -> u64 {
     postcard::to_stdvec(spec).map_or(0, |bytes| bytes.len() as u64)
 }
@@ -93,7 +98,11 @@ fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
         let runs = row.map(|row| row.version);
         let counts = |version: &u32, spec: &JobSpec| {
             let paid = spec.alloc_set.is_none() && spec.priority.0 > 0;
-            paid && index < spec.count && (usable.contains(version) || runs == Some(*version))
+            let wanted = match spec.kind {
+                JobKind::Daemon => job.machines.contains_key(&index),
+                _ => index < spec.count,
+            };
+            paid && wanted && (usable.contains(version) || runs == Some(*version))
         };
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
         for (version, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
@@ -222,7 +231,7 @@ fn add_inner(load: &mut AllocLoad, task: &Task, spec: &JobSpec) {
         return;
     }
     load.reserved = load.reserved.plus(task.reservation);
-    if spec.priority.is_prod() {
+    if packed_by_limits(spec) {
         let limits = Resources::max(spec.limits_of(task.index), limits_in_force(task));
         load.prod_limits = load.prod_limits.plus(limits);
     }
@@ -232,7 +241,7 @@ fn add_holder(load: &mut MachineLoad, task: &Task, hold: &Hold, spec: &JobSpec) 
     let limits = Resources::max(spec.limits_of(task.index), limits_in_force(task));
     load.reserved = load.reserved.plus(task.reservation);
     load.limits = load.limits.plus(limits);
-    if spec.priority.is_prod() {
+    if packed_by_limits(spec) {
         load.prod_limits = load.prod_limits.plus(limits);
     }
     for grant in hold.devices() {
@@ -240,7 +249,7 @@ fn add_holder(load: &mut MachineLoad, task: &Task, hold: &Hold, spec: &JobSpec) 
         load.devices.resize(load.devices.len().max(at + 1), 0);
         load.devices[at] = load.devices[at].saturating_add(grant.milli);
     }
-    for named in &spec.task.named {
+    for named in spec.named_demand().iter() {
         load.named.push((named.name.clone(), named.amount));
     }
 }

@@ -223,6 +223,16 @@ pub enum Allowed {
     VersionKept(Vec<u32>),
     /// A time to mend a gang is for gangs.
     NoneWithoutGang,
+    WholeCoresOutsideSets,
+    LatencySensitiveOnly,
+    /// No machine has more cores to give away whole.
+    WholeCoresOfMachines {
+        most: u64,
+    },
+    /// A daemon has one task for each machine, all alike, and none waits for another.
+    NotOfDaemons,
+    /// A daemon has no end, and no next run.
+    NoDaemonRuns,
 }
 
 impl Allowed {

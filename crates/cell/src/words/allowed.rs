@@ -101,6 +101,9 @@ impl fmt::Display for Allowed {
                 let kept: Vec<String> = versions.iter().map(ToString::to_string).collect();
                 write!(f, "a version that is kept: {}", kept.join(", "))
             }
+            A::WholeCoresOfMachines { most } => {
+                write!(f, "at most {most}: no machine gives away more, and each keeps one core")
+            }
             plain => f.write_str(plain_words(plain)),
         }
     }
@@ -126,6 +129,10 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::SpreadOfAllocs => {
             "none, because task i runs in alloc i: spread the alloc set, or say alloc_pairing any"
         }
+        A::WholeCoresOutsideSets => "none: cores are reserved by tasks outside alloc sets",
+        A::LatencySensitiveOnly => "none, unless the appclass is latency_sensitive",
+        A::NotOfDaemons => "none: a daemon has one task, alike, on each machine",
+        A::NoDaemonRuns => "tasks or alloc_set: a daemon has no end, so it has no next run",
         A::NoneInsideSet => "none inside an alloc set: ask for it in the alloc set",
         A::PackageDigest => "64 digits 0-9 and a-f, as `cell package ls -o json` shows them",
         A::Program => "a program and its arguments, such as [\"sleep\", \"60\"]",
@@ -160,7 +167,7 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::AsInVersion(_) | A::CronName { .. } | A::AsCronName(_) | A::UpToNow(_) => "",
         A::MomentOf(_) | A::AfterQuotaFrom(_) | A::JoinLife { .. } | A::ShownByReplica(_) => "",
         A::PortsGranted { .. } | A::EachOnce(_) | A::WholeDevices | A::HttpPath => "",
-        A::CapacitySum | A::RamToBegin | A::VersionKept(_) => "",
+        A::CapacitySum | A::RamToBegin | A::VersionKept(_) | A::WholeCoresOfMachines { .. } => "",
     }
 }
 

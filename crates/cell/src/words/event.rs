@@ -214,6 +214,14 @@ fn job_change(change: JobChange) -> String {
         JobChange::LimitsChanged { version } => {
             format!("takes other limits as version {version}")
         }
+        JobChange::MachinesMatched { tasks: 0 } => "has no machine".into(),
+        JobChange::MachinesMatched { tasks } => {
+            format!("has a task for each of {}", pluralize(u64::from(tasks), "machine"))
+        }
+        JobChange::MachinesLeftOut { machines: 0 } => "has quota for all of its machines".into(),
+        JobChange::MachinesLeftOut { machines } => {
+            format!("has no quota for {}", pluralize(u64::from(machines), "more machine"))
+        }
         JobChange::StillWaits { left } => format!("still waits for {left} more"),
         JobChange::Purged => "forgotten".into(),
         JobChange::StartedAgain => "started again".into(),

@@ -211,6 +211,7 @@ impl Text<'_> {
             Detail::Nothing => match reason.code {
                 FITS if n == 1 => "takes it as they are".into(),
                 FITS => "take it as they are".into(),
+                "other-machine" => format!("{is} not its own"),
                 "machine-down" => format!("{is} down"),
                 "machine-draining" => format!("{is} draining"),
                 "crashed-here" => on_machines("it crashed too often".into()),

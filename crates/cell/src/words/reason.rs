@@ -12,6 +12,7 @@ use crate::units::{pluralize, times_text};
 #[must_use]
 pub fn misfit(state: &State, misfit: &InfeasibleReason) -> String {
     match misfit {
+        InfeasibleReason::OtherMachine => "the task is for another machine".into(),
         InfeasibleReason::MachineDown => "the machine is down".into(),
         InfeasibleReason::MachineDraining => "the machine is draining".into(),
         InfeasibleReason::Constraint { position } => format!("constraint {position} does not hold"),

@@ -407,7 +407,17 @@ fn updating(state: &State, draw: &mut Draw) -> JobKey {
     key.unwrap_or_else(|| some_job(state, draw))
 }
 
+/// A step of an update; where there are daemons, sometimes that one follows its machines.
 fn step_update(state: &State, draw: &mut Draw) -> Command {
+    // Draws of their own, so that the other draws stay what they were.
+    let mut own = Draw::new(state.applied());
+    let daemons: Vec<_> =
+        state.jobs().iter().filter(|(_, row)| row.is_daemon()).map(|(id, _)| id).collect();
+    if own.one_in(2)
+        && let Some(job) = own.pick(&daemons).and_then(|id| state.job_key(*id))
+    {
+        return Command::MatchMachines { job };
+    }
     let job = updating(state, draw);
     let row = state.job_named(&job).and_then(|id| state.jobs().get(id));
     let tasks = row.map_or(1, |row| row.tasks.len() as u64);
@@ -653,6 +663,7 @@ fn bounds(draw: &mut Draw) -> Command {
             tasks: 5 + draw.below(60),
             machine_tasks: 1 + draw.below(9),
             versions: 2,
+            default_disk: 1 << 30,
             ..wide
         },
         _ => Bounds {

@@ -4,7 +4,7 @@
 use cellwright_cell::constraint::Strength;
 use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::machine::{MachineSpec, PortRange};
-use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::priority::Priority;
 use cellwright_cell::quota::Quota;
 use cellwright_cell::spec::{JobKind, JobSpec, RestartPolicy};
 use cellwright_cell::time::{Span, Time};
@@ -28,7 +28,7 @@ fn assert_rejected<T: DeserializeOwned + std::fmt::Debug>(text: &str, wants: &[&
 fn what_a_person_leaves_out_has_a_meaning() {
     let job: JobSpec = read(JOB);
     assert_eq!((job.kind, job.count, job.priority), (JobKind::Tasks, 1, Priority(200)));
-    assert_eq!((job.appclass, job.gang, job.reclaimable), (AppClass::Batch, false, true));
+    assert_eq!((job.appclass, job.gang, job.reclaimable), (None, false, true));
     assert_eq!((job.task.notice, job.task.ports), (Span::seconds(10), 0));
     assert_eq!((job.task.limits.disk, job.restart), (0, RestartPolicy::default()));
     assert_eq!((job.max_down, job.at_most_one, job.after.is_empty()), (None, None, true));

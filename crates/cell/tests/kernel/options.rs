@@ -12,7 +12,7 @@ use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
-    Domain, JobDependency, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
+    Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
 use cellwright_cell::update_policy::RollbackLimit;
@@ -182,6 +182,9 @@ impl<'a> Options<'a> {
         spec.gang |= self.text("gang").is_some();
         if let Some(repair) = self.span("repair")? {
             spec.repair = Some(repair);
+        }
+        if self.text("daemon").is_some() {
+            spec.kind = JobKind::Daemon;
         }
         if let Some((user, set)) = self.text("in").and_then(|text| text.split_once('/')) {
             spec.alloc_set = Some(build::job_key(user, set));

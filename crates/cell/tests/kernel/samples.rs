@@ -69,7 +69,7 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "Band", &Band::ALL);
     every_variant(pins, "Capability", &Capability::ALL);
     every_variant(pins, "AppClass", &[AppClass::LatencySensitive, AppClass::Batch]);
-    every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet]);
+    every_variant(pins, "JobKind", &[JobKind::Tasks, JobKind::AllocSet, JobKind::Daemon]);
     every_variant(pins, "Domain", &[Domain::Machine, Domain::Rack, Domain::Power, Domain::Cell]);
     every_variant(pins, "MachineStatus", &[MachineStatus::Down, MachineStatus::Up]);
     let causes = [
@@ -261,7 +261,7 @@ fn machine_spec() -> cellwright_cell::machine::MachineSpec {
 pub fn job_spec() -> JobSpec {
     use cellwright_cell::spec::{JobDependency, RetainDisk, SpreadLimit, TaskOverride};
     let mut spec = build::job("web", 210, 3, Resources::new(500, 1 << 30, 1 << 31, 64));
-    spec.appclass = AppClass::LatencySensitive;
+    spec.appclass = Some(AppClass::LatencySensitive);
     spec.labels.insert(token("tier"), "front".into());
     spec.task.ports = 2;
     spec.task.static_ports = vec![80, 443];
@@ -411,7 +411,8 @@ fn more_commands() -> Vec<Command> {
     vec![
         Command::UndoUpdate { job: job.clone(), expect: None },
         Command::CloseUpdate { job: job.clone(), expect: None },
-        Command::StepUpdate { job, index: 6 },
+        Command::StepUpdate { job: job.clone(), index: 6 },
+        Command::MatchMachines { job },
         Command::PurgeJobs { ended_before: Time(1000) },
         Command::CommitPlan(plan()),
         Command::Evict { task, attempt: 2, cause: EvictCause::Rebalance },
@@ -521,6 +522,7 @@ fn infeasible_reasons() -> Vec<InfeasibleReason> {
         InfeasibleReason::Volume(HostVolume { source: "/srv/data".into(), writable: true }),
         InfeasibleReason::ResourcePressure,
         InfeasibleReason::MachineFull { most: 1000 },
+        InfeasibleReason::OtherMachine,
     ]
 }
 
@@ -618,6 +620,7 @@ fn reasons() -> Vec<Reason> {
         Reason::NoLongerRuns,
         Reason::GangBroken,
         Reason::RestartRequested,
+        Reason::MachinesChanged,
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,
@@ -718,6 +721,8 @@ fn job_changes() -> Vec<JobChange> {
         JobChange::StillWaits { left: 6 },
         JobChange::StartedAgain,
         JobChange::LimitsChanged { version: 7 },
+        JobChange::MachinesMatched { tasks: 7 },
+        JobChange::MachinesLeftOut { machines: 8 },
     ]
 }
 

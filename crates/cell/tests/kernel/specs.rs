@@ -11,7 +11,7 @@ use cellwright_cell::isolation::{
 };
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::UNBOUNDED;
-use cellwright_cell::priority::Priority;
+use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
@@ -96,7 +96,14 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
             spec.task.limits = build::room(1, 1, 0);
             spec.retain_disk = None;
         }
-        _ => needs(&mut spec, draw),
+        _ => {
+            needs(&mut spec, draw);
+            // Derived from earlier draws, so that the other draws stay what they were.
+            let mut own = Draw::new(spec.task.limits.to_array().iter().sum::<u64>() ^ 0xdae);
+            if own.one_in(5) {
+                daemon(&mut spec);
+            }
+        }
     }
     if draw.one_in(30) {
         hostile(&mut spec, draw);
@@ -119,6 +126,13 @@ fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
     spec.task.limits = build::room(3, 6, 20);
 }
 
+fn daemon(spec: &mut JobSpec) {
+    (spec.kind, spec.count, spec.gang) = (JobKind::Daemon, 1, false);
+    spec.after.clear();
+    spec.spread.clear();
+    spec.overrides.clear();
+}
+
 fn policies(spec: &mut JobSpec, draw: &mut Draw) {
     spec.gang = draw.one_in(8);
     spec.repair = (spec.gang && draw.one_in(2)).then(|| Span(1 + draw.below(20_000)));
@@ -138,6 +152,11 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
         let (source, target) = ("/srv/data".into(), "/data".into());
         spec.task.isolation.volumes = vec![Volume { source, target, writable: own.one_in(2) }];
     }
+    spec.appclass = match own.below(4) {
+        0 => Some(AppClass::Batch),
+        1 => Some(AppClass::LatencySensitive),
+        _ => None,
+    };
     if own.one_in(3) {
         let (most, within) = (1 + own.below(3) as u32, Span::seconds(1 + own.below(600)));
         spec.disruptions = Some(DisruptionLimit { most, within });

@@ -335,6 +335,7 @@ impl TranscriptRunner {
                 Command::StartTasks { job: self.job(job)?, which: TasksToStart::Failed }
             }
             ("give-back", [job]) => Command::GiveBack { job: self.job(job)? },
+            ("match", [job]) => Command::MatchMachines { job: self.job(job)? },
             ("purge", []) => Command::PurgeJobs { ended_before: self.now },
             _ => return Ok(None),
         }))
@@ -534,6 +535,7 @@ fn bounds(options: Words<'_>) -> Result<Bounds, String> {
             "crons" => bounds.crons = number,
             "machine-tasks" => bounds.machine_tasks = number,
             "versions" => bounds.versions = number,
+            "default-disk" => bounds.default_disk = number,
             "least-cpu" => bounds.least_charge.cpu = number,
             _ => return Err(format!("bound {name}")),
         }

@@ -6,15 +6,16 @@
 mod follow;
 mod printer;
 
-use super::Success;
 use super::select::{self, JobScope};
 use super::target::{Target, TargetArg, parse_target};
+use super::{Success, pagination};
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::runtime::block_on;
 use cellwright_api::client::ClientError;
 use cellwright_api::error::Code;
 use cellwright_api::output::{OutputPiece, OutputQuery, StreamSelection};
+use cellwright_api::types::JobView;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::time::Time;
 use clap::{ArgGroup, Args};
@@ -103,7 +104,8 @@ impl LogsArgs {
         if let Some(selector) = &self.selector {
             for job in select::select_jobs(cell, selector, JobScope::All).await? {
                 let key = select::job_key(&job);
-                list.tasks.extend((0..job.spec.count).map(|index| (key.clone(), index)));
+                let indexes = wanted_tasks(cell, &job).await?;
+                list.tasks.extend(indexes.into_iter().map(|index| (key.clone(), index)));
                 list.whole.push(key);
             }
         }
@@ -118,13 +120,22 @@ struct TaskList {
     whole: Vec<JobKey>,
 }
 
+/// The tasks that the job wants: of a daemon those that have a machine.
+async fn wanted_tasks(cell: &Cell, job: &JobView) -> Result<Vec<u32>, Failure> {
+    if job.daemon.is_none() {
+        return Ok((0..job.spec.count).collect());
+    }
+    let tasks = pagination::tasks(cell, &select::job_key(job)).await?;
+    Ok(tasks.iter().filter(|task| job.wants(task)).map(|task| task.index).collect())
+}
+
 /// All tasks that the target names.
 async fn expand_target(cell: &Cell, target: &Target) -> Result<TaskList, Failure> {
     let Target { job, tasks } = target;
     let indexes = match tasks {
         Some(single) if single.len() == 1 => single.clone(),
         Some(range) => existing_tasks(cell, job, range).await?,
-        None => (0..cell.client.job(job).await?.value.item.spec.count).collect(),
+        None => wanted_tasks(cell, &cell.client.job(job).await?.value.item).await?,
     };
     let whole = if tasks.is_none() { vec![job.clone()] } else { Vec::new() };
     Ok(TaskList { tasks: indexes.into_iter().map(|index| (job.clone(), index)).collect(), whole })

@@ -20,7 +20,7 @@ use cellwright_api::client::{ChangeOptions, ClientError};
 use cellwright_api::types::{Changed, JobPlan, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView};
 use cellwright_cell::command::ApplyOutcome;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::spec::JobSpec;
+use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::task::{StopCause, TaskOutcome, TaskState};
 use cellwright_lang::{CronDocument, Document, Format, JobDocument};
 use clap::Args;
@@ -492,13 +492,20 @@ async fn run_job(
     if applied.became == ApplyOutcome::Unchanged {
         warn_stopped_tasks(cell, &key).await?;
     }
+    let tasks = match spec.kind {
+        JobKind::Daemon => {
+            let job = cell.client.job(&key).await?.value.item;
+            job.daemon.map_or(spec.count, |machines| machines.with_task)
+        }
+        JobKind::Tasks | JobKind::AllocSet => spec.count,
+    };
     Ok(RunResult {
         context: None,
         kind: "job",
         owner: key.user,
         name: key.job,
         became: applied.became,
-        tasks: spec.count,
+        tasks,
         index: applied.index,
         version: Some(applied.version),
         ended: None,
@@ -554,7 +561,7 @@ async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
         return Ok(());
     }
     let tasks = pagination::tasks(cell, key).await?;
-    let specified_tasks = tasks.iter().filter(|task| task.index < job.spec.count);
+    let specified_tasks = tasks.iter().filter(|task| job.wants(task));
     let stopped: Vec<&str> =
         specified_tasks.filter(|task| is_stopped(task)).map(|task| task.name.as_str()).collect();
     if let Some(text) = stopped_tasks_text(key, &stopped) {

@@ -3,6 +3,7 @@
 
 use crate::format;
 use cellwright_api::types::{EndView, JobView, TaskCounts, TaskHealth, TaskView};
+use cellwright_cell::daemon::DaemonMachines;
 use cellwright_cell::job::{JobOutcome, JobState};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::task::{ExitClass, StopCause, TaskOutcome, TaskState};
@@ -191,10 +192,33 @@ pub fn task_counts(tasks: &TaskCounts) -> String {
 
 /// The same for a job: with a health check, running tasks are healthy ones.
 pub fn job_task_counts(job: &JobView) -> String {
-    match job.spec.task.health {
-        Some(_) => named_counts(&job.tasks, "running and healthy"),
+    let is_checked = job.spec.task.health.is_some();
+    match &job.daemon {
+        Some(machines) => daemon_counts(&job.tasks, machines, is_checked),
+        None if is_checked => named_counts(&job.tasks, "running and healthy"),
         None => task_counts(&job.tasks),
     }
+}
+
+/// `runs on 5 of 7 machines, 1 pending, 1 down`. Tasks whose machines left are not mentioned.
+fn daemon_counts(tasks: &TaskCounts, machines: &DaemonMachines, is_checked: bool) -> String {
+    let runs = if is_checked { "healthy" } else { "runs" };
+    let of = format::pluralize(u64::from(machines.matching), "machine");
+    let mut text = format!("{runs} on {} of {of}", format::count(u64::from(tasks.running)));
+    let named = [
+        (tasks.pending, "pending"),
+        (tasks.assigned, "starting"),
+        (tasks.stopping, "stopping"),
+        (tasks.finished, "finished"),
+        (tasks.failed, "failed"),
+        (machines.down, "down"),
+        (machines.draining, "draining"),
+        (machines.without_quota, "beyond quota"),
+    ];
+    for (count, name) in named.into_iter().filter(|(count, _)| *count > 0) {
+        text.push_str(&format!(", {} {name}", format::count(u64::from(count))));
+    }
+    text
 }
 
 fn named_counts(tasks: &TaskCounts, running: &str) -> String {
@@ -254,6 +278,17 @@ mod tests {
             whole[name] = value.clone();
         }
         serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn a_daemon_says_on_how_many_of_its_machines_it_runs() {
+        let tasks = TaskCounts { running: 5, pending: 1, killed: 3, ..TaskCounts::default() };
+        let machines =
+            DaemonMachines { matching: 8, with_task: 6, down: 1, draining: 0, without_quota: 1 };
+        assert_eq!(
+            daemon_counts(&tasks, &machines, false),
+            "runs on 5 of 8 machines, 1 pending, 1 down, 1 beyond quota"
+        );
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //! leave early for which another alloc of the set has room now. Evicting the others too was
 //! rejected: they would be down for as long as the drain lasts, and the drain no nearer to its end.
 //!
+//! Tasks of daemons are left alone: their machine is theirs, they have nowhere to go, and the
+//! others may need them until the end. They leave last, see [`super::daemon`].
+//!
 //! A drain may have a deadline. Once it has passed, everything that is still there ends at once.
 
 use super::sweep::Sweep;
@@ -16,6 +19,7 @@ use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::fit::{Candidate, infeasible_reason};
 use cellwright_cell::id::{MachineId, TaskId};
+use cellwright_cell::job::Job;
 use cellwright_cell::notice::killed_at;
 use cellwright_cell::task::Task;
 use std::collections::BTreeSet;
@@ -87,8 +91,10 @@ impl DrainStep<'_> {
         for task in &load.tasks {
             self.rows_left = self.rows_left.saturating_sub(1);
             let Some(row) = state.tasks().get(*task) else { continue };
-            // Tasks inside an alloc are evicted with it.
-            if row.alloc().is_some() {
+            // Tasks inside an alloc are evicted with it. A daemon serves the others until they have
+            // left, and then its own controller takes it.
+            let is_daemon = || state.jobs().get(row.job).is_some_and(Job::is_daemon);
+            if row.alloc().is_some() || is_daemon() {
                 continue;
             }
             if self.evict(*task, row, draft) || self.evict_alloc_member(*task, draft) {

@@ -24,6 +24,7 @@
 mod backoff;
 mod budget;
 mod cron;
+mod daemon;
 mod drain;
 mod expire;
 mod gang;
@@ -107,6 +108,7 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
         Box::<pressure_eviction::PressureEviction>::default(),
         Box::<gang::Gangs>::default(),
         Box::<cron::Cron>::default(),
+        Box::<daemon::Daemon>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
         Box::<restart::RollingRestart>::default(),

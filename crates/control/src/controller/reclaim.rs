@@ -15,7 +15,7 @@ use cellwright_cell::command::ReservationChange;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::reclaim::{Estimate, ReclaimConfig, Sample};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::spec::{JobKind, JobSpec};
+use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -157,7 +157,7 @@ impl ReclaimFeed {
 }
 
 fn is_reclaimable(spec: &JobSpec) -> bool {
-    spec.reclaimable && spec.kind == JobKind::Tasks
+    spec.reclaimable && spec.kind.runs_programs()
 }
 
 fn elapsed_as_time(at: Span) -> Time {

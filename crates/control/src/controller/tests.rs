@@ -732,3 +732,35 @@ fn what_each_controller_gave_is_counted_under_a_name_of_its_own() {
     assert_eq!(cell.controllers.commands_issued()["drain"], issued);
     assert_eq!(cell.controllers.commands_issued().values().sum::<u64>(), issued);
 }
+
+/// Its owner allows no disruption: what leaves with its machine is none.
+#[test]
+fn daemons_follow_the_machines_and_hold_up_no_drain() {
+    let spec = JobSpec { kind: JobKind::Daemon, max_down: Some(0), ..job("jdae", 1) };
+    let mut cell = running(2, &spec);
+    cell.submit(&job("jfoo", 3));
+    cell.place_and_start();
+    cell.ok(drain(0));
+    let left = |cell: &Cell| cell.state.machine_load(MachineId(0)).unwrap().tasks.len();
+    assert!(left(&cell) > 1);
+    // The others are told to leave first.
+    for (command, _) in cell.control() {
+        assert!(matches!(command, Command::Evict { .. }), "{command:?}");
+    }
+    cell.place_and_start();
+    run(&mut cell, &[]);
+    assert_eq!((left(&cell), cell.missing_tasks("jfoo")), (0, 0));
+    cell.ok(Command::AddMachine(machine(2, 100)));
+    cell.up(2);
+    cell.ok(Command::StopDrain { name: name("m0"), expect: None });
+    run(&mut cell, &[]);
+    let id = cell.state.job_named(&key("jdae")).unwrap();
+    let job = cell.state.jobs().get(id).unwrap().clone();
+    let places = job.tasks.iter().map(|task| cell.state.tasks().get(*task).unwrap().machine());
+    let want = [0, 1, 2].map(|machine| Some(MachineId(machine)));
+    assert_eq!(places.collect::<Vec<_>>(), want);
+    cell.ok(Command::MachineDown { machine: MachineId(1) });
+    run(&mut cell, &[]);
+    assert_eq!(cell.missing_tasks("jdae"), 0);
+    assert_eq!(cell.state.job_load(id).unwrap().running, 2);
+}

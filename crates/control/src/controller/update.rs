@@ -162,6 +162,6 @@ impl<'a> Rollout<'a> {
     /// The bound for jobs without a budget. Jobs inside an alloc that restarts with its set have
     /// nothing to do with this update, and only their own budgets count.
     fn wave(&self, job: JobId) -> Option<u32> {
-        (job == self.id).then(|| self.view.settings.wave(self.job.spec().count))
+        (job == self.id).then(|| self.view.settings.wave(self.job.wanted()))
     }
 }

@@ -177,4 +177,9 @@ pub(super) const KEYS: &[Key] = &[
     key("notice_batch", "\"2m\"", "The same for batch."),
     key("notice_production", "\"1h\"", "The same for production."),
     key("notice_monitoring", "\"1h\"", "The same for monitoring."),
+    key(
+        "default_disk",
+        "\"0B\"",
+        "Disk of a task that says nothing of it, charged like any other; 0B: none.",
+    ),
 ];

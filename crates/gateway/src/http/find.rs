@@ -107,7 +107,7 @@ fn newest(state: &State, text: &str, own: &str) -> Option<FoundView> {
 
 fn kind_of(job: &Job) -> FoundKind {
     match job.spec().kind {
-        JobKind::Tasks => FoundKind::Job,
+        JobKind::Tasks | JobKind::Daemon => FoundKind::Job,
         JobKind::AllocSet => FoundKind::AllocSet,
     }
 }

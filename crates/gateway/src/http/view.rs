@@ -10,6 +10,7 @@ use cellwright_api::types::{
 use cellwright_cell::blob::Blob;
 use cellwright_cell::credential::AccessToken;
 use cellwright_cell::cron::Cron;
+use cellwright_cell::daemon;
 use cellwright_cell::disruption;
 use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
@@ -68,6 +69,7 @@ pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> 
         rolled_back: rolled_back(state, id, row),
         tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
         restarting: state.job_load(id).map_or(0, |load| load.to_restart),
+        daemon: daemon::machines_of(state, row),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
@@ -123,6 +125,7 @@ pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<T
         attempt: row.attempt,
         version: row.version,
         machine: row.machine().and_then(|machine| machine_name(state, machine)),
+        machine_for: machine_for(state, row),
         reserved_on: reserved_on(state, row),
         alloc: row.alloc().map(|alloc| state.task_name(alloc)),
         limits: spec.limits_of(row.index),
@@ -139,6 +142,11 @@ pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<T
         last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
         needed: failed_dependency(state, row),
     })
+}
+
+/// The machine that a daemon has the task for.
+fn machine_for(state: &State, row: &Task) -> Option<Name> {
+    machine_name(state, state.jobs().get(row.job)?.machine_for(row.index)?)
 }
 
 /// Machines that hold a reservation for a task that runs elsewhere.
@@ -206,7 +214,12 @@ pub(super) fn named_resources(
             available: bounded.map(|all| all.saturating_sub(load.named_used(&amount.name))),
         }
     };
-    row.spec.named.iter().chain(&state.ephemeral_on(id)).map(view).collect()
+    // Whole cores are worth a line where the machine says how many it has, or some are reserved.
+    let is_shown =
+        |held: &&NamedAmount| row.spec.named.contains(held) || load.named_used(&held.name) > 0;
+    let capacities = row.spec.named_capacities();
+    let configured = capacities.iter().filter(is_shown);
+    configured.chain(&state.ephemeral_on(id)).map(view).collect()
 }
 
 pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Option<MachineView> {
@@ -251,8 +264,10 @@ pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Op
 fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
     let mut waits: BTreeMap<(JobId, DrainLimit), (u32, Time)> = BTreeMap::new();
     for task in &load.tasks {
-        let inside = state.tasks().get(*task).is_none_or(|row| row.alloc().is_some());
-        if inside {
+        // Tasks inside an alloc go with it, and daemons go last, whatever their limits.
+        let is_daemon = |row: &Task| state.jobs().get(row.job).is_some_and(Job::is_daemon);
+        let row = state.tasks().get(*task);
+        if row.is_none_or(|row| row.alloc().is_some() || is_daemon(row)) {
             continue;
         }
         let (of, turn) = match disruption::blocking_job(state, *task, state.now()) {

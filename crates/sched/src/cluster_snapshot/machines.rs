@@ -255,7 +255,7 @@ impl ClusterSnapshot {
             .map(|d| DeviceSlot { kind: self.machines.device_kinds.intern(d), used: 0 })
             .collect();
         self.machines.named[m].clear();
-        for amount in spec.named.iter().chain(info.ephemeral) {
+        for amount in spec.named_capacities().iter().chain(info.ephemeral) {
             let name = self.resource_names.intern(&amount.name);
             self.machines.named_usage_mut(m, name).capacity = amount.amount;
         }

@@ -207,6 +207,7 @@ impl ClusterSnapshot {
             spec,
             version: row.version,
             alloc_set: spec.alloc_set.as_ref().and_then(|set| state.job_named(set)),
+            machines: &row.machines,
             budget: spec.max_down.map(|max| max.saturating_sub(down)),
             in_transition: absent,
         };

@@ -8,6 +8,7 @@ use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Where a task is placed, if it is.
@@ -165,6 +166,8 @@ pub(crate) struct JobRow {
     pub spec: Arc<JobSpec>,
     pub version: u32,
     pub alloc_set: Option<JobId>,
+    /// Of a daemon: the machine of each task, by index.
+    pub machines: Arc<BTreeMap<u32, MachineId>>,
     pub budget: Option<u32>,
     pub in_transition: u32,
     /// Classes of tasks without override, avoided machine or own reservation, by version.

@@ -26,6 +26,7 @@ impl ClusterSnapshot {
             spec: spec.clone(),
             version: info.version,
             alloc_set: info.alloc_set,
+            machines: info.machines.clone(),
             budget: info.budget,
             in_transition: info.in_transition,
             plain_classes: Vec::new(),
@@ -46,6 +47,7 @@ impl ClusterSnapshot {
         row.spec = spec;
         row.version = info.version;
         row.alloc_set = info.alloc_set;
+        row.machines = info.machines.clone();
         row.budget = info.budget;
         row.in_transition = info.in_transition;
     }
@@ -64,7 +66,8 @@ impl ClusterSnapshot {
         let limits = spec.limits_of(info.index);
         let reservation = info.reservation.unwrap_or(limits);
         let amounts = (limits, reservation);
-        let class = self.class_for(info.job, &spec, version, info.index, amounts, info.avoid);
+        let bounds = (info.avoid, job.machines.get(&info.index).copied());
+        let class = self.class_for(info.job, &spec, version, info.index, amounts, bounds);
         self.drop_task(task);
         let row = self.row_mut(task);
         row.job = info.job;
@@ -83,7 +86,9 @@ impl ClusterSnapshot {
             return;
         }
         let amounts = (info.limits, info.limits);
-        let class = self.class_for(info.job, info.spec, info.version, info.index, amounts, &[]);
+        let anywhere: (&[MachineId], _) = (&[], None);
+        let class =
+            self.class_for(info.job, info.spec, info.version, info.index, amounts, anywhere);
         let hold = Hold {
             machine: info.machine,
             alloc: info.alloc,
@@ -170,7 +175,8 @@ impl ClusterSnapshot {
         self.uncount_class_member(task);
     }
 
-    /// The class of a task of `job`: interned once per job and version in the usual case.
+    /// The class of a task of `job`: interned once per job and version in the usual case. `bounds`:
+    /// the machines that it avoids, and the only one for it.
     pub(crate) fn class_for(
         &mut self,
         job: JobId,
@@ -178,10 +184,11 @@ impl ClusterSnapshot {
         version: u32,
         index: u32,
         (limits, reservation): (Resources, Resources),
-        avoid: &[MachineId],
+        bounds: (&[MachineId], Option<MachineId>),
     ) -> ClassId {
         let alloc_index = spec.paired_index(index);
-        let usual = avoid.is_empty()
+        let usual = bounds.0.is_empty()
+            && bounds.1.is_none()
             && limits == spec.task.limits
             && reservation == limits
             && alloc_index.is_none();
@@ -191,7 +198,7 @@ impl ClusterSnapshot {
         if let (true, Some(class)) = (usual, known) {
             return class;
         }
-        let request = self.request(job, spec, (limits, reservation), alloc_index, avoid);
+        let request = self.request(job, spec, (limits, reservation), alloc_index, bounds);
         let class = self.classes.intern(request);
         if usual && let Some(row) = &mut self.jobs[job.slot()] {
             row.plain_classes.push((version, class));
@@ -205,16 +212,18 @@ impl ClusterSnapshot {
         spec: &JobSpec,
         (limits, reservation): (Resources, Resources),
         alloc_index: Option<u32>,
-        avoid: &[MachineId],
+        (avoid, machine): (&[MachineId], Option<MachineId>),
     ) -> ClassRequest {
         let mut packages: Vec<u32> =
             spec.task.packages.iter().map(|p| self.packages.intern(p)).collect();
         packages.sort_unstable();
         let mut avoid = avoid.to_vec();
         avoid.sort_unstable();
-        let named = spec.task.named.iter().map(|n| (self.resource_names.intern(&n.name), n.amount));
+        let demand = spec.named_demand();
+        let named = demand.iter().map(|n| (self.resource_names.intern(&n.name), n.amount));
         ClassRequest {
             priority: spec.priority,
+            by_limits: spec.is_packed_by_limits(),
             limits,
             reservation,
             ports: spec.task.ports,
@@ -232,17 +241,19 @@ impl ClusterSnapshot {
             spread: spec.spread.clone(),
             siblings: siblings(job, spec),
             avoid,
+            machine,
         }
     }
 }
 
 /// Tasks of a job affect each other's placement when it has spread limits, or when it is a service
-/// of several tasks, which are preferably not all lost with one machine. A service is what somebody
-/// waits for or what is started again whenever it ends, whatever its priority; the tasks of a batch
-/// job each do their part and are run again where they are lost.
+/// of several tasks, which are preferably not all lost with one machine. A service is what its owner
+/// calls latency-sensitive, or what is started again whenever it ends, whatever its priority; the
+/// tasks of other jobs each do their part and are run again where they are lost.
 fn siblings(job: JobId, spec: &JobSpec) -> Option<Siblings> {
     let strict = !spec.spread.is_empty();
-    let service = spec.appclass == AppClass::LatencySensitive || spec.restart.restart_on_success;
+    let said = spec.appclass == Some(AppClass::LatencySensitive);
+    let service = said || spec.restart.restart_on_success;
     (strict || service && spec.count > 1).then_some(Siblings { job, count: spec.count, strict })
 }
 
@@ -393,7 +404,7 @@ impl ClusterSnapshot {
         let (job, class) = (row.job, row.class);
         let m = machine.slot();
         let request = &self.classes.get(class).request;
-        let amounts = charges(request.priority, request.limits, placement.reservation());
+        let amounts = charges(request.by_limits, request.limits, placement.reservation());
         let siblings = request.siblings;
         let tasks = &mut self.machines.task_counts[m];
         *tasks = if add { *tasks + 1 } else { tasks.saturating_sub(1) };

@@ -238,7 +238,7 @@ impl ClusterSnapshot {
         }
         let request = |t: TaskId| &self.classes.get(self.tasks[t.slot()].class).request;
         let own = request(task);
-        let mut charge = charges(own.priority, own.limits, hold.reservation);
+        let mut charge = charges(own.by_limits, own.limits, hold.reservation);
         charge[RESERVED_DISK] -= retained_on_exit as i64;
         let room = match hold.alloc.and_then(|alloc| self.allocs.get(&alloc)) {
             Some(alloc) => alloc.room,

@@ -21,7 +21,7 @@ const MAX_STEPS: usize = 10_000;
 pub enum TaskEffect {
     /// It is new, or was cut off by an earlier shrink and is wanted again.
     Added,
-    /// It is beyond the new count.
+    /// It is beyond the new count, or its machine is no longer one of a daemon's.
     Removed,
     /// It takes the new spec without a restart, or is pending and takes it when it starts.
     InPlace,
@@ -115,14 +115,14 @@ fn outdated_index(state: &State, task: TaskId) -> Option<u32> {
     let row = state.tasks().get(task)?;
     let job = state.jobs().get(row.job)?;
     let outdated = row.version != job.version && !row.state.is_dead();
-    (outdated && row.index < job.spec().count).then_some(row.index)
+    (outdated && job.wants(row.index)).then_some(row.index)
 }
 
 fn task_effect(job: &Job, before: Option<&Task>, after: &Task) -> TaskEffect {
     let live = before.filter(|row| !row.state.is_dead());
     let skipped = |index: u32| job.update.as_ref().is_some_and(|u| u.skipped.contains(&index));
     match (live, after.state) {
-        _ if after.index >= job.spec().count => match live {
+        _ if !job.wants(after.index) => match live {
             Some(_) => TaskEffect::Removed,
             None => TaskEffect::Ended,
         },

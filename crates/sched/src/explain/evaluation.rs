@@ -92,11 +92,10 @@ impl TargetEvaluation {
             && self.others.iter().all(|m| closed(m) || resolved(m))
     }
 
-    /// The machine's state, if it takes precedence over its constraints here.
+    /// What takes precedence over the machine's constraints here: its state, or that the task is
+    /// for another machine.
     pub fn unavailable_reason(&self) -> Option<&InfeasibleReason> {
-        self.others.first().filter(|m| {
-            matches!(m, InfeasibleReason::MachineDown | InfeasibleReason::MachineDraining)
-        })
+        self.others.first().filter(|m| **m <= InfeasibleReason::MachineDraining)
     }
 }
 
@@ -226,7 +225,7 @@ impl<'a> PreparedClass<'a> {
         let (limit, reserved) = (request.limits.to_array()[d], request.reservation.to_array()[d]);
         let free = |i: usize| room.free[i].max(0) as u64;
         let mut max_request = limit;
-        if request.priority.is_prod() {
+        if request.by_limits {
             max_request = max_request.min(free(d));
         }
         if reserved > free(d + DIMENSIONS) {

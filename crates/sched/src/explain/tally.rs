@@ -20,6 +20,7 @@ const MAX_NAMED_HOLDERS: usize = 5;
 /// The subject of a reason, in precedence order of [`InfeasibleReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReasonSubject {
+    OtherMachine,
     Down,
     Draining,
     Constraint(u32),
@@ -304,7 +305,8 @@ impl Tally {
                 };
                 self.record_change(ChangeKind::Named(position), *available, target);
             }
-            InfeasibleReason::Constraint { .. }
+            InfeasibleReason::OtherMachine
+            | InfeasibleReason::Constraint { .. }
             | InfeasibleReason::Volume(_)
             | InfeasibleReason::CrashedHere
             | InfeasibleReason::NoAllocHere
@@ -508,6 +510,7 @@ pub(super) fn subject_of(
     let request = &prepared.class.request;
     let at = |position: Option<usize>| position.unwrap_or(0) as u32;
     match infeasible_reason {
+        InfeasibleReason::OtherMachine => ReasonSubject::OtherMachine,
         InfeasibleReason::MachineDown => ReasonSubject::Down,
         InfeasibleReason::MachineDraining => ReasonSubject::Draining,
         InfeasibleReason::Constraint { position } => ReasonSubject::Constraint(*position),

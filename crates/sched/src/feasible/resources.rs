@@ -27,7 +27,7 @@ pub(crate) fn room(snapshot: &ClusterSnapshot, target: &PlacementTarget<'_>) -> 
 pub(crate) fn released_by(snapshot: &ClusterSnapshot, task: TaskId) -> [i64; SUMS] {
     let row = &snapshot.tasks[task.slot()];
     let request = &snapshot.class(row.class).request;
-    let mut held = charges(request.priority, request.limits, row.placement.reservation());
+    let mut held = charges(request.by_limits, request.limits, row.placement.reservation());
     held[RESERVED_DISK] -= row.retained_on_exit as i64;
     held
 }

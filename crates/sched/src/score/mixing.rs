@@ -48,7 +48,7 @@ pub(crate) fn with_room(
         return false;
     }
     let capacity = snapshot.machines.shape_of(m).capacity[LIMITS] as i64;
-    let (held, takes) = if class.request.priority.is_prod() {
+    let (held, takes) = if class.request.by_limits {
         (capacity - free[LIMITS], class.charge[LIMITS])
     } else {
         ((free[LIMITS] - free[RESERVATIONS]).max(0), class.charge[RESERVATIONS])

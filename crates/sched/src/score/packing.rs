@@ -161,7 +161,7 @@ impl DemandMix {
                 _ => task.placement.reservation(),
             };
             add_amounts(&mut demand.reservations, reservation.to_array());
-            if request.priority.is_prod() {
+            if request.by_limits {
                 add_amounts(&mut demand.limits, request.limits.to_array());
             }
         }
@@ -254,12 +254,12 @@ pub(crate) fn room_term(
 /// Sum of the fractions left, by the tighter of the sums that the task is charged to.
 #[inline]
 fn leftover_term(mix: &DemandMix, shape: &MachineShape, class: &Class, free: &[i64; SUMS]) -> u32 {
-    let prod = class.request.priority.is_prod();
+    let is_by_limits = class.request.by_limits;
     (0..DIMENSIONS)
         .filter(|d| mix.demanded[*d])
         .map(|d| {
             let by_reservation = free[d + DIMENSIONS] - class.charge[d + DIMENSIONS];
-            let by_limits = if prod { free[d] - class.charge[d] } else { i64::MAX };
+            let by_limits = if is_by_limits { free[d] - class.charge[d] } else { i64::MAX };
             shape.fraction(d, by_reservation.min(by_limits))
         })
         .sum()
@@ -271,7 +271,7 @@ fn hybrid_term(mix: &DemandMix, class: &Class, free: &[i64; SUMS]) -> u32 {
     let (limits, reservations) = free.split_at(DIMENSIONS);
     let (take_limits, take_reservations) = class.charge.split_at(DIMENSIONS);
     let (mut lost, mut left) = level.reservations.lost_and_left(reservations, take_reservations);
-    if class.request.priority.is_prod() {
+    if class.request.by_limits {
         let by_limits = level.limits.lost_and_left(limits, take_limits);
         lost += by_limits.0;
         left = by_limits.1;
@@ -291,6 +291,7 @@ mod tests {
     fn request(limits: Resources, reservation: Resources) -> ClassRequest {
         ClassRequest {
             priority: Priority(100),
+            by_limits: false,
             limits,
             reservation,
             ports: 0,
@@ -304,6 +305,7 @@ mod tests {
             spread: Vec::new(),
             siblings: None,
             avoid: Vec::new(),
+            machine: None,
         }
     }
 

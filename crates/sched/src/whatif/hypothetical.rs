@@ -68,6 +68,7 @@ impl HypotheticalJob {
                     spec: &spec,
                     version: 1,
                     alloc_set,
+                    machines: &Arc::default(),
                     budget: None,
                     in_transition: 0,
                 };
@@ -86,6 +87,7 @@ impl HypotheticalJob {
                     spec: &spec,
                     version: row.version,
                     alloc_set: row.alloc_set,
+                    machines: &Arc::default(),
                     budget: row.budget,
                     in_transition: 0,
                 };

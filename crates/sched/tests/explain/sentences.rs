@@ -88,6 +88,7 @@ impl SmallCluster {
             spec: &spec,
             version: 1,
             alloc_set: None,
+            machines: &Arc::default(),
             budget: spec.max_down,
             in_transition: 0,
         };

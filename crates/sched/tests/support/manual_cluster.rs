@@ -5,7 +5,7 @@ use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::spec::JobSpec;
+use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::time::Time;
 use cellwright_sched::cluster_snapshot::{
     JobInfo, MachineInfo, PendingTaskInfo, PlacedTaskInfo, TaskPhase,
@@ -69,6 +69,16 @@ impl ManualCluster {
     }
 
     fn put_job(&mut self, user: u32, spec: JobSpec, set: Option<JobId>) -> (JobId, Arc<JobSpec>) {
+        self.put_job_on(user, spec, set, BTreeMap::new())
+    }
+
+    fn put_job_on(
+        &mut self,
+        user: u32,
+        spec: JobSpec,
+        set: Option<JobId>,
+        machines: BTreeMap<u32, MachineId>,
+    ) -> (JobId, Arc<JobSpec>) {
         let (id, spec) = (JobId(self.jobs), Arc::new(spec));
         self.jobs += 1;
         let info = JobInfo {
@@ -76,6 +86,7 @@ impl ManualCluster {
             spec: &spec,
             version: 0,
             alloc_set: set,
+            machines: &Arc::new(machines),
             budget: spec.max_down,
             in_transition: 0,
         };
@@ -91,7 +102,22 @@ impl ManualCluster {
     /// The same, for a job inside the alloc set `set`.
     pub fn submit_into(&mut self, user: u32, spec: JobSpec, set: Option<JobId>) -> Vec<TaskId> {
         let (job, spec) = self.put_job(user, spec, set);
-        (0..spec.count)
+        self.put_pending(job, 0..spec.count)
+    }
+
+    /// A daemon whose tasks, for these machines by index, are all pending.
+    pub fn submit_daemon(
+        &mut self,
+        spec: JobSpec,
+        machines: &BTreeMap<u32, MachineId>,
+    ) -> Vec<TaskId> {
+        let spec = JobSpec { kind: JobKind::Daemon, ..spec };
+        let (job, _) = self.put_job_on(1, spec, None, machines.clone());
+        self.put_pending(job, machines.keys().copied())
+    }
+
+    fn put_pending(&mut self, job: JobId, indices: impl Iterator<Item = u32>) -> Vec<TaskId> {
+        indices
             .map(|index| {
                 let task = TaskId(self.tasks);
                 self.tasks += 1;

@@ -327,6 +327,7 @@ impl World {
                     expect: None,
                 });
             }
+            2 if job.is_daemon() => self.apply_any(Command::MatchMachines { job: key }),
             2 => self.apply_any(Command::CloseUpdate { job: key, expect: None }),
             3 => {
                 let index = self.rng.below(u64::from(spec.count)) as u32;

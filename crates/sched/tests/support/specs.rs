@@ -192,7 +192,7 @@ pub fn plain(name: &str, count: u32, priority: u16, limits: Resources) -> JobSpe
     spec
 }
 
-/// A job of any kind: tasks, a gang, an alloc set, tasks inside one of `sets`.
+/// A job of any kind: tasks, a gang, a daemon, an alloc set, tasks inside one of `sets`.
 pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobSpec {
     let kind = if rng.one_in(8) { JobKind::AllocSet } else { JobKind::Tasks };
     let own: Vec<&JobKey> = sets.iter().filter(|set| set.user == *owner).collect();
@@ -205,7 +205,7 @@ pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobS
     let alloc_pairing = rng.pick(&[AllocPairing::Index, AllocPairing::Any]);
     let mut spec = JobSpec {
         kind,
-        appclass: rng.pick(&[AppClass::LatencySensitive, AppClass::Batch]),
+        appclass: rng.pick(&[Some(AppClass::LatencySensitive), Some(AppClass::Batch)]),
         task: task(rng, limits, asks_for_room_alone),
         constraints: if rng.one_in(3) { constraints(rng) } else { Vec::new() },
         alloc_pairing,
@@ -233,6 +233,12 @@ pub fn job(rng: &mut TestRng, name: &str, owner: &Name, sets: &[JobKey]) -> JobS
         let other =
             TaskOverride { limits: Some(self::limits(rng, true).into()), ..Default::default() };
         spec.overrides.insert(rng.below(u64::from(count)) as u32, other);
+    }
+    // Not drawn, so that the other draws stay what they were.
+    if spec.kind == JobKind::Tasks && !inside && !spec.gang && count == 6 {
+        (spec.kind, spec.count) = (JobKind::Daemon, 1);
+        spec.spread.clear();
+        spec.overrides.clear();
     }
     spec
 }

@@ -123,6 +123,12 @@ impl Client {
         if spec.count > 1 && rng.random_bool(0.3) {
             (spec.gang, spec.repair) = (true, Some(GANG_REPAIR));
         }
+        // Not drawn, so that the other draws stay what they were.
+        if sequence % 5 == 2 {
+            (spec.kind, spec.count) = (JobKind::Daemon, 1);
+            // It is on every machine, and others want to run.
+            spec.task.limits.cpu = 200;
+        }
         let job = spec.name.clone();
         let command = Command::SubmitJob { owner: client_user(), spec: Box::new(spec) };
         if let Some(index) = self.request(sequence * 2, command, replica).await {

@@ -271,7 +271,10 @@ async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
 fn is_endless(spec: &JobSpec) -> bool {
     let words: Vec<&str> = spec.task.command.iter().map(String::as_str).collect();
     let is_inside = spec.kind == JobKind::AllocSet || spec.alloc_set.is_some();
-    is_inside || matches!(words.as_slice(), ["serve"] | ["sim", "use", ..])
+    // A daemon waits for machines, whatever its tasks did.
+    is_inside
+        || spec.kind == JobKind::Daemon
+        || matches!(words.as_slice(), ["serve"] | ["sim", "use", ..])
 }
 
 async fn settle(

@@ -91,10 +91,10 @@ fn attribute_value(text: &str) -> AttributeValue {
 fn job(row: &ExampleJob) -> Result<JobSpec, ConvertError> {
     let limits = Resources::new(row.cpu_milli, row.ram_bytes, row.disk_bytes, row.disk_rate);
     let mut spec = plain_job(Name::new(&row.name)?, row.tasks, Priority(row.priority), limits);
-    spec.appclass = match row.appclass {
+    spec.appclass = Some(match row.appclass {
         ExampleAppClass::LatencySensitive => AppClass::LatencySensitive,
         ExampleAppClass::Batch => AppClass::Batch,
-    };
+    });
     spec.gang = row.is_gang;
     spec.task.ports = row.ports;
     spec.task.static_ports = row.static_ports.clone();

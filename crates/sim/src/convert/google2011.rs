@@ -83,11 +83,11 @@ fn convert_job(
     let usual = limits(&tasks[0]);
     let name = Name::new(&format!("j{job}-p{priority}"))?;
     let mut spec = plain_job(name, tasks.len() as u32, to_priority(priority), usual);
-    spec.appclass = if tasks[0].scheduling_class >= FIRST_LATENCY_SENSITIVE {
+    spec.appclass = Some(if tasks[0].scheduling_class >= FIRST_LATENCY_SENSITIVE {
         AppClass::LatencySensitive
     } else {
         AppClass::Batch
-    };
+    });
     if tasks.iter().any(|t| t.different_machines) {
         spec.spread.push(SpreadLimit { domain: Domain::Machine, limit: 1 });
     }

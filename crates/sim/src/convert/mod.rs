@@ -17,7 +17,7 @@ pub use swf::swf;
 use crate::workload::{ReservedShare, WorkloadMachine};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{InvalidName, Name};
-use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +102,6 @@ pub fn plain_job(name: Name, count: u32, priority: Priority, limits: Resources) 
     let mut spec = JobSpec::new(name, count, priority, limits);
     spec.task.command = vec!["run".into()];
     if priority.is_prod() {
-        spec.appclass = AppClass::LatencySensitive;
         spec.restart.restart_on_success = true;
     }
     spec

@@ -5,6 +5,7 @@ use crate::admit::review::bad;
 use crate::admit::{AdmissionResult, FieldError, Review, Rule, well_formed};
 use crate::field::FieldSet;
 use crate::reason::Allowed;
+use crate::spec::JobKind;
 
 /// # Errors
 /// [`crate::reason::Rejection::BadField`] for the first field that is out of range.
@@ -27,6 +28,8 @@ fn cron(spec: &CronSpec, rules: &[Rule], review: &mut Review) {
     review.ensure(spec.job.name == spec.name || !review.are_known(["name"]), || {
         bad("job.name", &spec.job.name, Allowed::AsCronName(spec.name.clone()))
     });
+    let is_daemon = spec.job.kind == JobKind::Daemon && review.are_known(["job.kind"]);
+    review.ensure(!is_daemon, || bad("job.kind", "daemon", Allowed::NoDaemonRuns));
     review.ensure((1..=MAX_RUNS).contains(&spec.keep_runs), || {
         bad("keep_runs", spec.keep_runs, Allowed::range(1u64, MAX_RUNS))
     });

@@ -156,7 +156,7 @@ impl State {
     pub fn named_capacity(&self, machine: MachineId, name: &ResourceName) -> u64 {
         let found = match name.namespace {
             Some(_) => self.resource_named(name).and_then(|id| self.capacity_of(id, machine)),
-            None => self.machines.get(machine).map(|row| row.configured_capacity(name)),
+            None => self.machines.get(machine).map(|row| row.spec.configured_capacity(name)),
         };
         found.unwrap_or(0)
     }

@@ -91,7 +91,7 @@ impl Followed {
             let Ok(view) = cell.client.job(job).await else { continue };
             let known = self.tasks.iter().filter(|(key, _)| key == job).map(|(_, index)| *index);
             let next = known.max().map_or(0, |last| last.saturating_add(1));
-            added.extend((next..view.value.item.spec.count).map(|index| (job.clone(), index)));
+            added.extend((next..view.value.item.index_end()).map(|index| (job.clone(), index)));
         }
         let room = (MAX_FOLLOWED as usize).saturating_sub(self.open);
         if added.len() > room && !std::mem::replace(&mut self.full, true) {

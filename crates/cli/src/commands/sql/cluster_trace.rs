@@ -334,7 +334,7 @@ impl TraceConverter {
         let submission = self.submission(at, key);
         let missing = if submission.is_seen { 0 } else { NO_CREATION };
         let spec = self.spec_at(at, key);
-        let class = spec.map(|spec| match spec.appclass {
+        let class = spec.map(|spec| match spec.appclass() {
             AppClass::LatencySensitive => "2".to_owned(),
             AppClass::Batch => "1".to_owned(),
         });
@@ -401,7 +401,7 @@ impl TraceConverter {
 
 fn collection_type(spec: &JobSpec) -> String {
     match spec.kind {
-        JobKind::Tasks => "0".into(),
+        JobKind::Tasks | JobKind::Daemon => "0".into(),
         JobKind::AllocSet => "1".into(),
     }
 }

@@ -57,7 +57,7 @@ pub async fn read(cell: &Cell) -> Result<CellStatus, Failure> {
     let waits = |job: &JobView| WaitingJob {
         job: format!("{}/{}", job.user, job.name),
         pending: job.tasks.pending,
-        tasks: job.spec.count,
+        tasks: job.index_end(),
     };
     Ok(CellStatus {
         status: status?.value,

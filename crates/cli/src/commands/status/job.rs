@@ -151,6 +151,11 @@ pub fn limits_text(limits: &cellwright_cell::resource::Resources) -> String {
     format!("{}, {}", amount("cpu", limits.cpu), amount("ram", limits.ram))
 }
 
+/// Where it is; of a daemon's task, where it belongs.
+fn machine_text(task: &TaskView) -> String {
+    task.machine.as_ref().or(task.machine_for.as_ref()).map_or("-".into(), ToString::to_string)
+}
+
 /// Renders tasks, one line each.
 pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
     let rows: Vec<Vec<String>> = tasks
@@ -159,7 +164,7 @@ pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
             let mut row = vec![
                 task.index.to_string(),
                 status_text::state(task),
-                task.machine.as_ref().map_or("-".into(), ToString::to_string),
+                machine_text(task),
                 task.attempt.to_string(),
                 format::elapsed(task.changed_at, now),
             ];
@@ -207,6 +212,10 @@ fn more_text(tasks: &[TaskView]) -> String {
 
 pub fn render(status: &JobStatus, now: Time) -> String {
     let JobStatus { job, tasks, words } = status;
+    // Tasks of machines that left a daemon are history, and JSON has them.
+    let gone = |task: &TaskView| job.daemon.is_some() && !job.wants(task) && task.state.is_dead();
+    let tasks: Vec<TaskView> = tasks.iter().filter(|task| !gone(task)).cloned().collect();
+    let tasks = &tasks[..];
     let key = format!("{}/{}", job.user, job.name);
     let mut out = format!(
         "{key}: {}, priority {}, version {}, {}\n",

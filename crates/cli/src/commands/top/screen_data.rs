@@ -161,7 +161,7 @@ async fn job_line(cell: &Cell, job: &JobView, sums_tasks: bool) -> Result<UsageR
     if job.tasks.pending > 0 {
         line.state = format!("{} wait", format::count(u64::from(job.tasks.pending)));
     }
-    if !sums_tasks || job.spec.count > MAX_SUMMED_TASKS {
+    if !sums_tasks || job.index_end() > MAX_SUMMED_TASKS {
         return Ok(line);
     }
     let key = JobKey { user: job.user.clone(), job: job.name.clone() };

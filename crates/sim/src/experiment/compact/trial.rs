@@ -215,6 +215,6 @@ fn demand_of(state: &State, snapshot: &ClusterSnapshot) -> Demand {
         let spec = state.spec_of(task)?;
         let is_top_level = spec.alloc_set.is_none();
         let limits = spec.limits_of(task.index);
-        is_top_level.then_some((limits, task.reservation, spec.priority.is_prod()))
+        is_top_level.then_some((limits, task.reservation, spec.is_packed_by_limits()))
     }))
 }
