@@ -141,5 +141,6 @@ fn fact(nth: u64) -> FeedEvent {
         object: format!("user-{user:03}/job-{job}/{index}"),
         related_object: None,
         event: Event { at, actor: Actor::Operator, kind: payload, reason },
+        submission: None,
     }
 }

@@ -1,6 +1,7 @@
 // Questions to the history, in SQL. Read-only: the master runs nothing but selects.
 
 import { html, useState } from "../vendor/htm-preact.js";
+import { useRead } from "../live.js";
 import { hasSql, sql } from "../past.js";
 import { Card, Empty, Page, Problem, useQuery } from "../parts.js";
 import { moment, plural } from "../units.js";
@@ -9,6 +10,9 @@ const EXAMPLES = [
   ["Events by kind today", "select event, sum(count) as events from task_events_daily\n  where day = date('now') group by event order by events desc"],
   ["Failures by job", "select user, job, exit_class, exit_code, count(*) as times from task_events\n  where event in ('failed', 'failed-for-good') group by 1, 2, 3, 4 order by times desc limit 50"],
   ["Charging by user and band", "select user, band, sum(cpu_used) / 3600000 as core_hours,\n  sum(ram_used) / 3686400 as gib_hours from usage_daily group by user, band order by core_hours desc"],
+  ["Cost by team", "with price(core_hour, gib_hour) as (values (0.030, 0.004))\nselect coalesce(json_extract(labels, '$.team'), 'nobody') as team, sum(cpu_used) / 3.6e6 * core_hour\n  + sum(ram_used) / 1024 / 3600.0 * gib_hour as cost from usage_daily, price group by team order by cost desc"],
+  ["What is asked for now", "select user, band, sum(cpu_limit * tasks) / 1000.0 as cores, sum(tasks) as tasks, sum(pending) as pending\n  from jobs_now where ended_at is null group by user, band order by cores desc"],
+  ["95th percentile of use", "select user, job, percentile(cpu_avg, 95, millis) as cpu_p95, max(cpu_limit) as cpu_limit\n  from usage where day = date('now') group by user, job order by cpu_limit - cpu_p95 desc limit 50"],
   ["Newest events", "select time, object, event, machine, reason from events\n  order by log_index desc, position desc limit 50"],
 ];
 
@@ -54,6 +58,31 @@ function Answer({ answer }) {
   <//>`;
 }
 
+const COLUMNS = `select table_name, table_description, column_name, description from history_columns`;
+
+/** The tables with their columns, as the master describes them. */
+async function readTables() {
+  if (!(await hasSql())) return [];
+  const tables = new Map();
+  for (const [name, about, column, says] of (await sql(COLUMNS)).rows) {
+    if (!tables.has(name)) tables.set(name, { name, about, columns: [] });
+    tables.get(name).columns.push([column, says]);
+  }
+  return [...tables.values()];
+}
+
+function Tables({ ask }) {
+  const tables = useRead(readTables, []);
+  if (!tables.value || !tables.value.length) return null;
+  return html`<${Card} title="Tables" aside=${plural(tables.value.length, "table")}>
+    ${tables.value.map(({ name, about, columns }) => html`<details>
+      <summary><code>${name}</code> ${about}</summary>
+      <p class="buttons"><button type="button" onClick=${() => ask(`select * from ${name} limit 50`)}>Show rows</button></p>
+      <dl>${columns.map(([column, says]) => html`<dt><code>${column}</code></dt><dd>${says}</dd>`)}</dl>
+    </details>`)}
+  <//>`;
+}
+
 export default function Sql() {
   const [query, keep] = useQuery("q", "");
   const [text, set] = useState(query || EXAMPLES[0][1]);
@@ -84,5 +113,6 @@ export default function Sql() {
     ${state.error && state.error.body && state.error.body.details && state.error.body.details.caret &&
     html`<pre class="words">${state.error.body.details.caret}</pre>`}
     ${state.answer && html`<${Answer} answer=${state.answer} />`}
+    <${Tables} ask=${set} />
   <//>`;
 }

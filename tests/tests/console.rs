@@ -114,7 +114,7 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
         ("machine", "/console/machines/local", "driver=process"),
         ("pending", "/console/pending", "machines of the cell"),
         ("quota", "/console/quota", "best effort"),
-        ("sql", "/console/sql", "Query"),
+        ("sql", "/console/sql", "submissions"),
         ("docs", "/docs", "Submit a job."),
     ];
     for (width, height) in [(1280, 900), (390, 844)] {

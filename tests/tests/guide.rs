@@ -40,6 +40,7 @@ pages! {
     reclamation: "reclamation.md",
     the_command_line: "command-line.md",
     history: "history.md",
+    charging: "charging.md",
     troubleshooting: "troubleshooting.md",
     operations: "operations.md",
     the_api: "api.md",

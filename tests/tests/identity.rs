@@ -125,6 +125,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         usage: Vec::new(),
         resource_pressure: Vec::new(),
         wall: cellwright_identity::clock::wall(),
+        book: Default::default(),
     };
     agent.poll(address, &report, Span(1000)).await
 }

@@ -19,7 +19,7 @@ use cellwright_cell::plan::Victim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
-use cellwright_messages::{AgentOrders, AgentReport, TaskUsage};
+use cellwright_messages::{AgentOrders, AgentReport, TaskUsage, UsageReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something happened to an attempt.
@@ -69,6 +69,7 @@ pub struct Facts {
     pub resource_pressure: Vec<ResourcePressureReport>,
     /// The machine's clock.
     pub wall: Time,
+    pub book: UsageReport,
 }
 
 /// One attempt, and its order.
@@ -346,6 +347,7 @@ impl AgentCore {
             usage: facts.usage,
             resource_pressure: facts.resource_pressure,
             wall: facts.wall,
+            book: facts.book,
         }
     }
 }

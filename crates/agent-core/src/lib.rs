@@ -11,6 +11,7 @@
 //! | [`orders`] | the newest orders, and which responses are older than them |
 //! | [`health`] | what the results of a health check mean |
 //! | [`incarnation`] | the number of this life of the machine, and who has a later one |
+//! | [`book`] | what tasks used, in entries that are kept until a master has them |
 //! | [`usage`] | readings → rates, and the usage of a report |
 //! | [`resource_control`] | kills and throttling on a crowded machine, and requests for evictions |
 //! | [`cpus`] | sets of CPUs |
@@ -22,6 +23,7 @@
 //! repeated by a test; calls cannot.
 
 pub mod agent;
+pub mod book;
 pub mod cpus;
 pub mod health;
 pub mod incarnation;

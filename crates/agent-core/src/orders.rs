@@ -55,7 +55,7 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::time::Span;
+    use cellwright_cell::time::{Span, Time};
 
     fn answer(epoch: u64, index: u64, tasks: Option<Vec<DesiredTask>>) -> AgentOrders {
         AgentOrders {
@@ -67,6 +67,8 @@ mod tests {
             redirect: None,
             is_revoked: false,
             incarnation: 0,
+            usage_recorded: None,
+            time: Time::ZERO,
         }
     }
 

@@ -98,6 +98,12 @@ impl Readings {
         self.latest.retain(|attempt, _| is_there(*attempt));
     }
 
+    /// All readings as they are.
+    #[must_use]
+    pub fn latest(&self) -> &BTreeMap<Attempt, LatestReading> {
+        &self.latest
+    }
+
     /// All readings; peaks begin anew.
     #[must_use]
     pub fn take(&mut self) -> BTreeMap<Attempt, LatestReading> {

@@ -23,6 +23,7 @@ use crate::shim::sandbox::{Occupancy, Sandbox};
 use crate::shim::{self, exit_of, is_alive, read_begun};
 use crate::shim_program::{ShimProgram, StartPermit};
 use crate::watch::Finding;
+use cellwright_agent_core::book::FinalReading;
 use cellwright_agent_core::reconcile::{End, Health};
 use cellwright_cell::id::Attempt;
 use cellwright_supervise::{failpoint, spawn_request};
@@ -112,8 +113,8 @@ pub async fn supervise_attempt(
             },
             Ok(ShimState::Orphaned(shim_record)) => {
                 kill_orphans(&shim_record).await;
-                tear_down(&folder).await;
-                break record_exit(&folder, ExitCause::Lost("its shim died".into()));
+                let usage = tear_down(&folder, born_at(&shim_record)).await;
+                break record_exit(&folder, ExitCause::Lost("its shim died".into()), usage);
             }
             Ok(ShimState::NotStarted) => {
                 let permit = match permit {
@@ -125,7 +126,7 @@ pub async fn supervise_attempt(
                 tries += 1;
                 // A slow shim that begins now after all is found by the next check.
                 if let Some(exit) = failure.and_then(|cause| give_up(&folder, cause)) {
-                    tear_down(&folder).await;
+                    let _ = tear_down(&folder, 0).await;
                     break exit;
                 }
             }
@@ -338,13 +339,20 @@ async fn kill_orphans(shim_record: &ShimRecord) {
     }
 }
 
-/// Kills and removes what was set up around a task whose shim is gone, or never was.
-pub async fn tear_down(folder: &Path) {
+/// When a shim began, on the boot clock.
+fn born_at(shim_record: &ShimRecord) -> u64 {
+    shim_record.born.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// Kills and removes what was set up around a task whose shim is gone, or never was. Returns what
+/// the task had used since `started`, as far as the kernel still says it.
+pub async fn tear_down(folder: &Path, started: u64) -> Option<FinalReading> {
     let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
-    let Some(Ok(sandbox)) = launch.as_ref().map(Sandbox::of) else { return };
+    let sandbox = launch.as_ref().map(Sandbox::of)?.ok()?;
     while !sandbox.kill() {
         sleep(POLL_INTERVAL).await;
     }
+    let usage = sandbox.group_reading(started, boot::now());
     // Anything left over is found at the agent's next start.
     if let Ok(stuck) =
         tokio::task::spawn_blocking(move || sandbox.tear_down(Occupancy::Empty)).await
@@ -353,6 +361,7 @@ pub async fn tear_down(folder: &Path) {
             tracing::warn!(stuck, "what stood around a task stays");
         }
     }
+    usage
 }
 
 fn not_started(why: &str) -> ExitCause {
@@ -365,13 +374,13 @@ pub fn give_up(folder: &Path, cause: ExitCause) -> Option<Exit> {
     match shim::claim(folder, &ShimRecord { shim: 0, born: 0, boot_id: String::new() }) {
         Ok(true) => {
             log_start_failure(folder, &cause);
-            Some(record_exit(folder, cause))
+            Some(record_exit(folder, cause, None))
         }
         Ok(false) => None,
         Err(error) => {
             // Without a disk no shim begins either.
             tracing::error!(%error, "an attempt cannot be given up");
-            Some(record_exit(folder, cause))
+            Some(record_exit(folder, cause, None))
         }
     }
 }
@@ -391,9 +400,10 @@ fn log_start_failure(folder: &Path, cause: &ExitCause) {
 }
 
 /// Records the exit of an attempt whose shim wrote none, so that the next agent finds the same. If
-/// one is there, that one counts and is returned.
-pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
-    let exit = Exit { cause, ..lost_exit("") };
+/// one is there, that one counts and is returned. `usage` is what it had used, as far as anybody
+/// knows.
+pub fn record_exit(folder: &Path, cause: ExitCause, usage: Option<FinalReading>) -> Exit {
+    let exit = Exit { cause, usage, ..lost_exit("") };
     let written = record::create(&folder.join(EXIT), &exit, Durability::PowerCut);
     match written.and_then(|is_first| if is_first { Ok(None) } else { exit_of(folder) }) {
         Ok(before) => before.unwrap_or(exit),
@@ -407,8 +417,9 @@ pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
 fn lost_exit(why: &str) -> Exit {
     let cause = ExitCause::Lost(why.to_owned());
     let memory = OomCause::Nothing;
-    let (code, signal, notice, started) = (None, None, None, None);
-    Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
+    let (code, signal, notice, started, usage) = (None, None, None, None, None);
+    let (ended, filtered) = (boot::now(), false);
+    Exit { code, signal, cause, memory, notice, started, ended, filtered, usage }
 }
 
 fn exit_message(exit: &Exit) -> String {

@@ -29,6 +29,7 @@
 //! when it restarts, so killing it, at any point, changes no task.
 
 pub mod attempt;
+pub mod book_keeper;
 pub mod boot;
 pub mod calibration;
 pub mod cgroups;

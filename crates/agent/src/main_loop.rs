@@ -7,6 +7,7 @@ mod starting;
 mod watching;
 
 use crate::attempt::{AttemptUpdate, record_exit};
+use crate::book_keeper::BookKeeper;
 use crate::boot::{self, MachineIncarnation};
 use crate::calibration::{Calibration, CpuFactor};
 use crate::config::{Config, ConfigError};
@@ -37,7 +38,7 @@ use cellwright_cell::name::Token;
 use cellwright_cell::task::StopCause;
 use cellwright_cell::time::Span;
 use cellwright_isolate::cgroup::Group;
-use cellwright_messages::AgentReport;
+use cellwright_messages::{AgentReport, UsageReport};
 use cellwright_package::PackageError;
 use cellwright_supervise::Supervisor;
 use starting::{preparer, watcher};
@@ -128,6 +129,8 @@ pub struct Agent {
     /// For tasks without cgroups.
     process_sampler: ProcessSampler,
     readings: Readings,
+    /// What tasks used, for the masters' history.
+    ledger: BookKeeper,
     /// Sends tasks to the watcher to be sampled.
     watcher: SyncSender<WatchList>,
     /// The later incarnation of this machine that was logged, if any.
@@ -181,6 +184,7 @@ impl Agent {
         // Orders of another boot are of no use: the tasks they list are dead.
         let orders =
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
+        let (ledger, found_book) = BookKeeper::open(folders.usage_file(), rebooted)?;
         let (updates_tx, updates_rx) = mpsc::unbounded_channel();
         let readings = Readings::default();
         let watch_config =
@@ -201,6 +205,7 @@ impl Agent {
             sampler: Sampler::default(),
             process_sampler: ProcessSampler::default(),
             readings,
+            ledger,
             watcher,
             superseded_by: 0,
             news: Arc::new(Notify::new()),
@@ -215,6 +220,7 @@ impl Agent {
             _lock: lock,
         };
         agent.adopt(rebooted)?;
+        agent.adopt_usage(found_book);
         // Not earlier: an agent that dies before this detects the same reboot again.
         boot::save_incarnation(&agent.folders.incarnation_file(), &agent.incarnation)?;
         // The orders may be newer than what each attempt was started with.
@@ -286,7 +292,8 @@ impl Agent {
             let ended = crate::shim::exit_of(&folder).ok().flatten();
             let is_alloc = matches!(order.action, Order::Hold { .. });
             if rebooted && ended.is_none() {
-                record_exit(&folder, ExitCause::Lost("the machine booted again".into()));
+                let cause = ExitCause::Lost("the machine booted again".into());
+                record_exit(&folder, cause, None);
             }
             let mut local = LocalAttempt::default();
             if !is_alloc || rebooted {
@@ -353,7 +360,10 @@ impl Agent {
                 Some(line) = messages.recv() => self.on_link_message(line),
                 Some((attempt, update)) = self.updates_rx.recv() => self.on_update(attempt, update),
                 _ = prune.tick() => self.prune(),
-                _ = watch_tick.tick() => self.sample_tasks(),
+                _ = watch_tick.tick() => {
+                    self.sample_tasks();
+                    self.keep_book();
+                }
                 farewell = &mut stop => break farewell,
             }
         };
@@ -428,6 +438,10 @@ impl Agent {
         if change.started {
             self.find_group(attempt);
             self.start_prober(attempt);
+            self.book_start(attempt);
+        }
+        if matches!(event, Event::Ended(_)) {
+            self.book_end(attempt);
         }
         let is_guilty =
             self.locals.get(&attempt).is_some_and(|local| !local.unassigned_ports.is_empty());
@@ -447,6 +461,9 @@ impl Agent {
             if actions.is_empty() {
                 return;
             }
+            if actions.iter().any(|action| matches!(action, Action::Forget { .. })) {
+                self.ledger.write_last_entries();
+            }
             actions.into_iter().for_each(|action| self.perform(action));
         }
     }
@@ -465,6 +482,7 @@ impl Agent {
             }
             Action::Forget { attempt } => {
                 self.locals.remove(&attempt);
+                self.ledger.book.forget(attempt);
                 if let Err(error) = self.folders.archive(attempt) {
                     tracing::error!(%attempt, %error, "what is over cannot be put aside");
                 }
@@ -475,7 +493,7 @@ impl Agent {
     fn request(&mut self, attempt: Attempt, request: Request) {
         if self.core.attempt(attempt).is_some_and(|entry| entry.status.is_alloc) {
             // Empty by now: no task inside is left to be stopped.
-            record_exit(&self.folders.attempt_dir(attempt), ExitCause::Told);
+            record_exit(&self.folders.attempt_dir(attempt), ExitCause::Told, None);
             if let Some(group) = self.preparer.groups.alloc_group(attempt)
                 && let Err(error) = group.remove()
             {
@@ -497,6 +515,7 @@ impl Agent {
             usage: if hang { self.measure() } else { Vec::new() },
             resource_pressure: self.readings.resource_pressure(),
             wall: cellwright_identity::clock::wall(),
+            book: if hang { self.ledger.report() } else { UsageReport::default() },
         };
         self.core.report(hang, facts, boot::now())
     }

@@ -12,7 +12,7 @@ pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     DesiredTask { task, attempt, log_saver_run: 0, name, action, lease: None, resizes: 0 }
 }
 
-fn work() -> RunSpec {
+pub(crate) fn work() -> RunSpec {
     RunSpec {
         command: vec!["true".into()],
         env: BTreeMap::new(),

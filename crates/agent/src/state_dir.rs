@@ -13,6 +13,7 @@
 //! | `containers`, `packages` | containers' bundles; the cache of packages |
 //! | `ended/TASK-ATTEMPT` | order, exit and logs of ended attempts, for a while |
 //! | `resource_pressure` | what the machine is short of, for the next agent |
+//! | `usage` | what tasks used and no master has confirmed |
 //! | `trash` | what is being removed |
 //!
 //! No other account can list the folders of attempts. Those of a root agent can be passed through,
@@ -154,6 +155,12 @@ impl Folders {
     #[must_use]
     pub fn orders_file(&self) -> PathBuf {
         self.root.join("orders")
+    }
+
+    /// The book of what tasks used.
+    #[must_use]
+    pub fn usage_file(&self) -> PathBuf {
+        self.root.join("usage")
     }
 
     /// Records which device is at which position.

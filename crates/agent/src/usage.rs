@@ -5,11 +5,13 @@
 
 use crate::proc::{self, Process};
 use crate::state_dir::size;
+use cellwright_agent_core::usage::{LatestReading, Reading};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Resources;
 use cellwright_messages::TaskUsage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A task to measure.
 pub struct MeasuredTask {
@@ -22,6 +24,8 @@ pub struct MeasuredTask {
 #[derive(Default)]
 pub struct ProcessSampler {
     last: BTreeMap<Attempt, (u64, u64)>,
+    /// The readings that the last samples were made from.
+    latest: BTreeMap<Attempt, LatestReading>,
 }
 
 impl ProcessSampler {
@@ -31,38 +35,49 @@ impl ProcessSampler {
         let page = rustix::param::page_size() as u64;
         let mut used = Vec::new();
         let mut samples = BTreeMap::new();
+        self.latest.clear();
         for task in measured {
             let below = proc::descendants(&all, task.shim);
             let own = all.get(&task.shim).map_or(0, |shim| shim.ticks);
             let ticks = own + below.iter().map(|process| process.ticks).sum::<u64>();
             samples.insert(task.attempt, (ticks, now));
+            let resident = |process: &Process| process.resident_pages * page;
+            let (ram, disk) = (below.iter().map(resident).sum(), size(&task.folder));
+            let reading =
+                Reading { cpu: Duration::from_millis(millis(ticks)), ram, ..Reading::default() };
+            let latest = LatestReading { at: now, reading, disk, ram_peak: ram };
+            self.latest.insert(task.attempt, latest);
             let before = self.last.get(&task.attempt);
             let Some(cpu) = before.and_then(|before| milli_cores(*before, (ticks, now))) else {
                 continue;
             };
-            let resident = |process: &Process| process.resident_pages * page;
             used.push(TaskUsage {
                 task: task.attempt.task,
                 attempt: task.attempt.number,
-                used: Resources {
-                    cpu,
-                    ram: below.iter().map(resident).sum(),
-                    disk: size(&task.folder),
-                    disk_rate: 0,
-                },
+                used: Resources { cpu, ram, disk, disk_rate: 0 },
             });
         }
         self.last = samples;
         used
     }
+
+    /// The totals of the tasks that were last sampled.
+    #[must_use]
+    pub fn latest(&self) -> &BTreeMap<Attempt, LatestReading> {
+        &self.latest
+    }
+}
+
+/// A time in the kernel's ticks.
+fn millis(ticks: u64) -> u64 {
+    ticks * 1000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
 /// Average CPU usage between two samples of (ticks, milliseconds).
 fn milli_cores(before: (u64, u64), after: (u64, u64)) -> Option<u64> {
     let millis = after.1.checked_sub(before.1).filter(|millis| *millis > 0)?;
     let ticks = after.0.saturating_sub(before.0);
-    let busy_millis = ticks * 1000 / rustix::param::clock_ticks_per_second().max(1);
-    Some(busy_millis * 1000 / millis)
+    Some(self::millis(ticks) * 1000 / millis)
 }
 
 #[cfg(test)]

@@ -117,6 +117,12 @@ impl Readings {
         self.lock_resource_pressure().clone()
     }
 
+    /// All readings as they are.
+    #[must_use]
+    pub fn latest(&self) -> BTreeMap<Attempt, LatestReading> {
+        self.lock().latest().clone()
+    }
+
     /// All readings; peaks begin anew.
     #[must_use]
     pub fn take(&self) -> BTreeMap<Attempt, LatestReading> {

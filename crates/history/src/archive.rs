@@ -13,7 +13,7 @@ use crate::error::HistoryError;
 use crate::event_rows::to_sql_integer;
 use crate::repair::{ArchiveEntry, damaged_path, hash_of, make_folder};
 use crate::store::{DATABASE_FILE, History, raise_complete_since};
-use crate::tables::{RAW, ROLLUPS, Table, USAGE, recent_table};
+use crate::tables::{RAW, ROLLUPS, Rollup, Table, USAGE, recent_table};
 use cellwright_cell::time::Time;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
@@ -159,7 +159,7 @@ impl History {
             let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent_table(table));
             change.execute(&sql, (from, end))?;
         }
-        for (table, _) in ROLLUPS {
+        for Rollup { table, .. } in ROLLUPS {
             change
                 .execute(&format!("DELETE FROM {} WHERE day <= ?1", recent_table(table)), [day])?;
         }

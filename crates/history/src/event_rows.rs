@@ -2,14 +2,17 @@
 //! event and the names known by then, so that history can be rebuilt from the feed.
 
 use crate::day::day_of;
-use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table};
+use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, SUBMISSIONS, TASK_EVENTS, Table};
+use crate::usage::NO_LABELS;
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange, UserChange};
 use cellwright_cell::id::MachineId;
+use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::tables::TableName;
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::words;
 use rusqlite::types::Value;
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// One event of the feed, with the name of its object.
@@ -22,6 +25,16 @@ pub struct FeedEvent {
     /// The name of the object that the reason refers to, if there is one.
     pub related_object: Option<String>,
     pub event: Event,
+    /// The version of the job that it brought, if it did.
+    pub submission: Option<Submission>,
+}
+
+/// A version of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    pub version: u32,
+    /// The spec as JSON, in the form of the API.
+    pub spec: String,
 }
 
 /// Names of machines: events have ids, and an id is given to another machine in time.
@@ -94,6 +107,48 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
     values.extend(rest);
     values.push(Value::Text(event.actor.to_string()));
     Row { table, values }
+}
+
+/// The row of `submissions` that an event brings, if it does. What its JSON does not say is absent
+/// or 0: an older build may have known less of a job.
+pub(crate) fn submission_row(feed_event: &FeedEvent) -> Option<Row> {
+    let submission = feed_event.submission.as_ref()?;
+    let spec: Json = serde_json::from_str(&submission.spec).unwrap_or(Json::Null);
+    let priority = Priority(spec["priority"].as_u64().and_then(|p| p.try_into().ok()).unwrap_or(0));
+    let limit = |name: &str| number_at(&spec["task"]["limits"][name]);
+    let labels = match &spec["labels"] {
+        Json::Object(labels) => serde_json::to_string(labels).unwrap_or_default(),
+        _ => NO_LABELS.to_owned(),
+    };
+    let (user, job) = feed_event.object.split_once('/').unwrap_or((&feed_event.object, ""));
+    let (event, _) = event_word(&feed_event.event.kind);
+    let text = |text: &str| Value::Text(text.to_owned());
+    let at = feed_event.event.at.0;
+    let values = vec![
+        Value::Integer(to_sql_integer(at)),
+        Value::Text(day_of(at)),
+        Value::Integer(to_sql_integer(feed_event.index)),
+        Value::Integer(i64::from(feed_event.position)),
+        text(user),
+        text(job),
+        Value::Integer(i64::from(submission.version)),
+        text(event),
+        text(if spec["kind"] == "alloc_set" { "allocs" } else { "tasks" }),
+        Value::Integer(spec["count"].as_i64().unwrap_or(1)),
+        Value::Integer(i64::from(priority.0)),
+        text(priority.band().as_str()),
+        limit("cpu"),
+        limit("ram"),
+        limit("disk"),
+        Value::Text(labels),
+        text(&submission.spec),
+        Value::Text(feed_event.event.actor.to_string()),
+    ];
+    Some(Row { table: &SUBMISSIONS, values })
+}
+
+fn number_at(value: &Json) -> Value {
+    Value::Integer(to_sql_integer(value.as_u64().unwrap_or(0)))
 }
 
 /// SQLite's integers are signed. Times and indices beyond their range are clamped to the largest.

@@ -20,8 +20,10 @@ mod error;
 mod event_rows;
 mod page_checksums;
 mod parquet_table;
+mod present;
 mod query;
 mod repair;
+mod schema;
 pub mod sql_functions;
 mod store;
 pub mod tables;
@@ -31,11 +33,12 @@ mod usage_exchange;
 pub use archive::{RetentionResult, exists};
 pub use day::day_of;
 pub use error::HistoryError;
-pub use event_rows::FeedEvent;
+pub use event_rows::{FeedEvent, Submission};
+pub use present::{FillTable, Present, PresentTable, mentions_table};
 pub use query::{Answer, HistoryReader, MAX_ARGS, MAX_SQL, QueryError, QueryLimits, Value};
 pub use repair::damaged_file_count;
 pub use store::{FeedPosition, FeedSlice, History, RetentionConfig};
-pub use usage::{UsageOwner, UsageRow, UsageSample, UsageWindows, WINDOW};
+pub use usage::UsageRow;
 pub use usage_exchange::{UsageBatch, UsageCursor};
 
 #[cfg(test)]

@@ -10,6 +10,8 @@
 use crate::archive::{Archive, archives};
 use crate::page_checksums;
 use crate::parquet_table::{ARCHIVE_ERROR_PREFIX, TableSource, register};
+use crate::present::Present;
+use crate::schema;
 use crate::sql_functions;
 use crate::store::{DATABASE_FILE, read_complete_since};
 use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent_table};
@@ -128,16 +130,16 @@ impl HistoryReader {
         args: &[Value],
         limits: QueryLimits,
     ) -> Result<Answer, QueryError> {
-        self.query_with(&[], sql, args, limits)
+        self.query_with(Present::default(), sql, args, limits)
     }
 
-    /// The same, with usage that is not in the tables yet.
+    /// The same, with what is in no table yet, or in none that is kept.
     ///
     /// # Errors
     /// As those of [`HistoryReader::query`].
     pub fn query_with(
         &self,
-        present: &[UsageRow],
+        present: Present,
         sql: &str,
         args: &[Value],
         limits: QueryLimits,
@@ -154,7 +156,8 @@ impl HistoryReader {
         self.verify_pages()?;
         let start = Instant::now();
         let mut db = self.open(start, limits.max_time).map_err(query_error)?;
-        self.create_row_views(&db, present).map_err(query_error)?;
+        self.create_row_views(&db, &present.usage).map_err(query_error)?;
+        present.create_tables(&db, sql).map_err(query_error)?;
         let reaches_back_to = read_complete_since(&db, "events").map_err(query_error)?;
         let denied = restrict(&mut db).map_err(read_error)?;
         let explain = |error: Error| match error.sqlite_error_code() {
@@ -261,27 +264,30 @@ impl HistoryReader {
 
 /// Creates the tables that are the same for every query.
 fn create_rollup_views(db: &Connection) -> rusqlite::Result<()> {
-    for (table, _) in ROLLUPS {
-        let (name, from, columns) = (table.name, recent_table(table), table.column_list());
-        let sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
-        db.execute_batch(&sql)?;
+    for rollup in ROLLUPS {
+        let (name, select) = (rollup.table.name, schema::select_sums(db, rollup)?);
+        db.execute_batch(&format!("CREATE TEMP VIEW {name} AS {select}"))?;
     }
     let (name, columns) = (EVENTS.name, EVENTS.column_list());
     db.execute_batch(&format!("CREATE TEMP VIEW {name} ({columns}) AS {}", events_select()))
 }
 
-/// Adds usage that is not written yet, without rows written meanwhile, and without days in
-/// archives: to find out whether an archive has such a row, it would have to be read.
+/// Adds usage that is not written yet, the newest word on each, without rows written meanwhile, and
+/// without days in archives: to find out whether an archive has such a row, it would have to be
+/// read.
 fn add_unwritten_usage(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
     let (table, columns) = (recent_table(&USAGE), USAGE.column_definitions());
     let key = USAGE.unique.join(", ");
     db.execute_batch(&format!("CREATE TEMP TABLE {PRESENT_TABLE} ({columns}, UNIQUE ({key}))"))?;
     let placeholders = vec!["?"; USAGE.columns.len()].join(", ");
     let sql = format!(
-        "INSERT OR IGNORE INTO temp.{PRESENT_TABLE} ({}) VALUES ({placeholders})",
+        "INSERT OR REPLACE INTO temp.{PRESENT_TABLE} ({}) VALUES ({placeholders})",
         USAGE.column_list()
     );
     let mut insert = db.prepare(&sql)?;
+    // Two replicas may have heard of one: the longer is the later.
+    let mut rows: Vec<&UsageRow> = rows.iter().collect();
+    rows.sort_by_key(|row| row.millis);
     for row in rows {
         insert.execute(params_from_iter(row.values()))?;
     }
@@ -301,8 +307,8 @@ fn create_view_sql(
     table: &'static Table,
     files: Vec<Archive>,
 ) -> rusqlite::Result<String> {
-    let (name, columns, from) = (table.name, table.column_list(), recent_table(table));
-    let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
+    let (name, columns) = (table.name, table.column_list());
+    let mut sql = format!("CREATE TEMP VIEW {name} AS {}", schema::select_recent(db, table)?);
     if !files.is_empty() {
         register(db, TableSource { table, archives: Arc::new(files) })?;
         sql.push_str(&format!(" UNION ALL SELECT {columns} FROM archived_{name}"));
@@ -371,7 +377,7 @@ pub(crate) fn fetch(
     Ok((rows, false))
 }
 
-fn to_sql_value(value: &Value) -> SqlValue {
+pub(crate) fn to_sql_value(value: &Value) -> SqlValue {
     match value {
         Value::Null => SqlValue::Null,
         Value::Integer(number) => SqlValue::Integer(*number),
@@ -516,10 +522,14 @@ fn caret_text(sql: &str, offset: usize) -> String {
 /// SQLite does not report the position of an unknown table; its name is easy to find.
 fn locate_table_error(message: &str, sql: &str) -> String {
     let Some(name) = message.strip_prefix("no such table: ") else { return message.to_owned() };
-    let names = tables::all_tables().map(|table| table.name);
+    if tables::PRESENT.iter().any(|table| table.name == name) {
+        return format!("{name} is what is now, and only a running master has it");
+    }
+    let names: Vec<&str> = tables::all_tables().iter().map(|table| table.name).collect();
     let caret = sql.find(name).map(|at| format!("\n{}", caret_text(sql, at)));
     let caret = caret.unwrap_or_default();
-    let suggestion = nearest(name, names).map(|name| format!("\ndid you mean {name}?"));
+    let suggestion =
+        nearest(name, names.iter().copied()).map(|name| format!("\ndid you mean {name}?"));
     format!("{message}{caret}{}\ntables: {}", suggestion.unwrap_or_default(), names.join(", "))
 }
 

@@ -1,17 +1,25 @@
-//! SQL functions beside SQLite's own: codes as the words that every command uses for them.
+//! SQL functions beside SQLite's own: codes as the words that every command uses for them, and
+//! percentiles.
+
+mod percentile;
 
 use cellwright_cell::words::{self, CodedEvent};
 use rusqlite::Connection;
 use rusqlite::functions::{Context, FunctionFlags};
 
 /// The functions with their arguments and descriptions, for `cell sql --tables` and the guide.
-pub const FUNCTIONS: [(&str, &str); 3] = [
+pub const FUNCTIONS: [(&str, &str); 5] = [
     (
         "event_words(object, event, machine, reason, exit_class, exit_code, detail)",
         "a row of events in a sentence, as `cell events` says it",
     ),
     ("reason_words(reason)", "the reason of an event, as `cell events` says it"),
     ("ended_words(exit_class, exit_code)", "how a task ended, as `cell status` says it"),
+    ("percentile(x, p)", "of a group: the smallest x that p percent of all do not exceed"),
+    (
+        "percentile(x, p, weight)",
+        "the same where a row counts by its weight, as how long it was so",
+    ),
 ];
 
 /// Registers them with the connection.
@@ -27,7 +35,8 @@ pub(crate) fn register(db: &Connection) -> rusqlite::Result<()> {
         let (class, number): (Option<String>, Option<i64>) = (call.get(0)?, call.get(1)?);
         Ok(class.map(|class| words::ended_coded(&class, number)))
     })?;
-    db.create_scalar_function(c"event_words", 7, flags, reason_sentence)
+    db.create_scalar_function(c"event_words", 7, flags, reason_sentence)?;
+    percentile::register(db, flags)
 }
 
 /// `NULL` where there is no object or event, as with the others.

@@ -13,7 +13,11 @@ use crate::error::HistoryError;
 use crate::event_rows::{self, FeedEvent, MachineNames, to_sql_integer};
 use crate::page_checksums;
 use crate::repair;
-use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent_table};
+use crate::schema;
+use crate::tables::{
+    RAW, ROLLUPS, SUBMISSIONS, TASK_EVENTS, TASK_EVENTS_DAILY, Table, USAGE, USAGE_DAILY,
+    USAGE_LEVELS_DAILY, recent_table,
+};
 use crate::usage::UsageRow;
 use crate::usage_exchange;
 use cellwright_cell::id::MachineId;
@@ -28,8 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Version of the schema, in the file's `user_version`.
-const SCHEMA_VERSION: i64 = 1;
 pub(crate) const DATABASE_FILE: &str = "recent.sqlite";
 /// The page cache: a batch of events touches as many pages of the indices as it has rows, and pages
 /// that do not stay in memory are written and read again within one transaction.
@@ -146,12 +148,13 @@ impl History {
         db.pragma_update(None, "synchronous", "NORMAL")?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if found > SCHEMA_VERSION {
-            return Err(HistoryError::Newer { path: file, found, known: SCHEMA_VERSION });
+        if found > schema::VERSION {
+            return Err(HistoryError::Newer { path: file, found, known: schema::VERSION });
         }
         page_checksums::verify(dir)?;
         let change = db.transaction()?;
-        change.execute_batch(&schema())?;
+        schema::migrate(&change, found)?;
+        change.execute_batch(&schema::create_sql())?;
         change.commit()?;
         page_checksums::checkpoint(&db, dir)?;
         let (log_epoch, position) = read_position(&db)?;
@@ -250,8 +253,9 @@ impl History {
         self.checkpoint_if_large()
     }
 
-    /// Adds the usage of tasks, as agents reported it to this replica. A window that exists is
-    /// skipped.
+    /// Adds the usage of tasks, as agents reported it to this replica. A row that exists is
+    /// skipped. All of it is on the disk once this returns: the agents are told, and keep it no
+    /// longer.
     ///
     /// # Errors
     /// When an operation on the database fails; then none of the rows is in it.
@@ -259,12 +263,19 @@ impl History {
         let Some(more) = i64::try_from(rows.len()).ok().filter(|count| *count > 0) else {
             return Ok(());
         };
+        self.db.pragma_update(None, "synchronous", "FULL")?;
+        let written = self.write_own_usage(rows, more);
+        self.db.pragma_update(None, "synchronous", "NORMAL")?;
+        written?;
+        self.checkpoint_if_large()
+    }
+
+    fn write_own_usage(&mut self, rows: &[UsageRow], more: i64) -> Result<(), HistoryError> {
         let change = self.db.transaction()?;
         let first = usage_exchange::next_own_row(&change)?;
         add_usage(&change, rows, Some(first))?;
         usage_exchange::record_own_rows(&change, first, first + more - 1)?;
-        change.commit()?;
-        self.checkpoint_if_large()
+        Ok(change.commit()?)
     }
 
     /// The time since which history is complete: that of events, or that of usage.
@@ -291,23 +302,52 @@ pub(crate) fn add_usage(
     let (table, names) = (recent_table(&USAGE), USAGE.column_list());
     let sql = format!("INSERT OR IGNORE INTO {table} (rowid, {names}) VALUES ({placeholders})");
     let mut insert = change.prepare(&sql)?;
-    let mut sums: BTreeMap<(String, &str, &str), [i64; 7]> = BTreeMap::new();
+    let mut find_labels = change.prepare(&labels_sql())?;
+    let mut sums: BTreeMap<(String, &str, &str, String), [i64; 7]> = BTreeMap::new();
+    let mut levels: BTreeMap<(String, &str, &str, &str, i64), i64> = BTreeMap::new();
     for (offset, row) in (0..).zip(rows) {
         let number = first.map_or(Value::Null, |first| Value::Integer(first + offset));
-        if insert.execute(params_from_iter(std::iter::once(number).chain(row.values())))? == 0 {
+        let mut labelled = row.clone();
+        if labelled.labels.is_empty() {
+            let at = (&row.user, &row.job, to_sql_integer(row.time.0));
+            let found = find_labels.query_row(at, |row| row.get::<_, Option<String>>(0));
+            labelled.labels = found.optional()?.flatten().unwrap_or_default();
+        }
+        let values = std::iter::once(number).chain(labelled.values());
+        if insert.execute(params_from_iter(values))? == 0 {
             continue;
         }
-        let key = (day_of(row.time.0), row.user.as_str(), row.band.as_str());
-        let sum = sums.entry(key).or_default();
+        let day = day_of(row.time.0);
+        for (resource, level, millis) in row.levels() {
+            let key = (day.clone(), row.user.as_str(), row.band.as_str(), resource, level);
+            let sum = levels.entry(key).or_default();
+            *sum = sum.saturating_add(millis);
+        }
+        let labels = labelled.known_labels().to_owned();
+        let sum = sums.entry((day, row.user.as_str(), row.band.as_str(), labels)).or_default();
         let more = row.sums();
         sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
-    let mut add = change.prepare(&upsert_sum_sql(1))?;
-    for ((day, user, band), sum) in sums {
-        let key = [day, user.to_owned(), band.to_owned()].map(Value::Text);
+    let mut add = change.prepare(&upsert_sum_sql(&USAGE_DAILY))?;
+    for ((day, user, band, labels), sum) in sums {
+        let key = [day, user.to_owned(), band.to_owned(), labels].map(Value::Text);
         add.execute(params_from_iter(key.into_iter().chain(sum.map(Value::Integer))))?;
     }
+    let mut add = change.prepare(&upsert_sum_sql(&USAGE_LEVELS_DAILY))?;
+    for ((day, user, band, resource, level), millis) in levels {
+        add.execute((day, user, band, resource, level, millis))?;
+    }
     Ok(())
+}
+
+/// Labels of a job at a time, from what was submitted: for rows that come when the cell has
+/// forgotten the job. Submissions that are in archives are not looked for.
+fn labels_sql() -> String {
+    format!(
+        "SELECT labels FROM {} WHERE user = ?1 AND job = ?2 AND time <= ?3
+         ORDER BY time DESC, log_index DESC, position DESC LIMIT 1",
+        recent_table(&SUBMISSIONS)
+    )
 }
 
 pub(crate) fn read_complete_since(db: &Connection, kind: &str) -> rusqlite::Result<Option<Time>> {
@@ -362,11 +402,13 @@ fn write_rows(
             let key = [1, user, event].map(|at| text_of(&row.values[at]));
             *counts.entry(key).or_default() += 1;
         }
-        if let Some(insert) = inserts.get_mut(row.table.name) {
-            insert.execute(params_from_iter(row.values))?;
+        for row in std::iter::once(row).chain(event_rows::submission_row(feed_event)) {
+            if let Some(insert) = inserts.get_mut(row.table.name) {
+                insert.execute(params_from_iter(row.values))?;
+            }
         }
     }
-    let mut add = change.prepare(&upsert_sum_sql(0))?;
+    let mut add = change.prepare(&upsert_sum_sql(&TASK_EVENTS_DAILY))?;
     for ([day, user, event], count) in counts {
         add.execute((day, user, event, count))?;
     }
@@ -381,8 +423,9 @@ fn text_of(value: &Value) -> String {
 }
 
 /// Adds to a row of a rollup, creating it if need be.
-fn upsert_sum_sql(rollup: usize) -> String {
-    let (table, keys) = ROLLUPS[rollup];
+fn upsert_sum_sql(table: &Table) -> String {
+    let keys = ROLLUPS.iter().find(|rollup| rollup.table.name == table.name);
+    let keys = keys.map_or(0, |rollup| rollup.keys);
     let placeholders = vec!["?"; table.columns.len()].join(", ");
     let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
     let sums = table.columns[keys..].iter().map(|column| column.name);
@@ -394,33 +437,6 @@ fn upsert_sum_sql(rollup: usize) -> String {
         key.join(", "),
         sums.join(", ")
     )
-}
-
-fn schema() -> String {
-    let mut sql = RAW.map(crate::tables::Table::create_sql).concat();
-    for (table, keys) in ROLLUPS {
-        let name = recent_table(table);
-        let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
-        let columns = table.column_definitions();
-        sql.push_str(&format!(
-            "CREATE TABLE IF NOT EXISTS {name} ({columns}, PRIMARY KEY ({})) WITHOUT ROWID;\n",
-            key.join(", ")
-        ));
-    }
-    sql.push_str(
-        "CREATE TABLE IF NOT EXISTS place (
-             one INTEGER PRIMARY KEY CHECK (one = 1), era INTEGER NOT NULL,
-             log_index INTEGER NOT NULL, position INTEGER NOT NULL);
-         CREATE TABLE IF NOT EXISTS reach (what TEXT PRIMARY KEY, since INTEGER NOT NULL);
-         CREATE TABLE IF NOT EXISTS machine_names (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
-         CREATE TABLE IF NOT EXISTS archives (
-             file TEXT PRIMARY KEY, what TEXT NOT NULL, day TEXT NOT NULL,
-             first INTEGER NOT NULL, last INTEGER NOT NULL,
-             rows INTEGER NOT NULL, bytes INTEGER NOT NULL, sum INTEGER NOT NULL);\n",
-    );
-    sql.push_str(usage_exchange::SCHEMA);
-    sql.push_str(&format!("PRAGMA user_version = {SCHEMA_VERSION};\n"));
-    sql
 }
 
 fn save_position(

@@ -70,6 +70,13 @@ const ACTOR: Column =
     required_column("actor", Kind::Text, "Who acted: user:ann, agent:n1, controller:drain.");
 const TASK_INDEX: Column = required_column("task_index", Kind::Integer, "Which task of the job.");
 const ATTEMPT: Column = required_column("attempt", Kind::Integer, "Which run of the task, from 1.");
+const LABELS: Column = optional_column(
+    "labels",
+    Kind::Text,
+    "Labels of the job as JSON: json_extract(labels, '$.team').",
+);
+const LABELS_OF_MACHINE: Column =
+    optional_column("labels", Kind::Text, "Labels of the machine as JSON.");
 const BAND: Column = required_column("band", Kind::Text, "Priority band of the job.");
 
 pub const TASK_EVENTS: Table = Table {
@@ -149,18 +156,19 @@ pub const OTHER_EVENTS: Table = Table {
 
 pub const USAGE: Table = Table {
     name: "usage",
-    description: "What each task used, in windows of at most five minutes.",
+    description: "What each task used, from its beginning to its end; cut every five minutes while \
+                  its machine is heard.",
     columns: &[
         TIME,
         DAY,
-        required_column("millis", Kind::Integer, "Length of the window that was measured."),
+        required_column("millis", Kind::Integer, "Length of the time that was measured."),
         USER,
         JOB,
         TASK_INDEX,
         ATTEMPT,
         required_column("machine", Kind::Text, "Machine it ran on."),
         BAND,
-        required_column("samples", Kind::Integer, "Measurements in the window."),
+        required_column("samples", Kind::Integer, "Readings of memory and disk in it."),
         required_column("cpu_avg", Kind::Integer, "Milli-cores used on average."),
         required_column("cpu_max", Kind::Integer, "Milli-cores used at most in one measurement."),
         required_column("ram_avg", Kind::Integer, "Bytes of memory on average."),
@@ -171,25 +179,51 @@ pub const USAGE: Table = Table {
             Kind::Integer,
             "Bytes a second of disk access on average.",
         ),
-        required_column(
-            "cpu_reserved",
-            Kind::Integer,
-            "Milli-cores reserved at the end of the window.",
-        ),
-        required_column(
-            "ram_reserved",
-            Kind::Integer,
-            "Bytes of memory reserved at the end of the window.",
-        ),
+        required_column("cpu_reserved", Kind::Integer, "Milli-cores reserved on average."),
+        required_column("ram_reserved", Kind::Integer, "Bytes of memory reserved on average."),
         required_column("cpu_limit", Kind::Integer, "Milli-cores the job asked for."),
         required_column("ram_limit", Kind::Integer, "Bytes of memory the job asked for."),
+        optional_column(
+            "cpu_micros",
+            Kind::Integer,
+            "CPU time in microseconds by the kernel; absent in days before it was kept.",
+        ),
+        LABELS,
     ],
     indices: &[&["user", "job"], &["day"]],
     unique: &["time", "user", "job", "task_index", "attempt", "machine"],
 };
 
+pub const SUBMISSIONS: Table = Table {
+    name: "submissions",
+    description: "Every version of every job, as it was submitted, updated or resized.",
+    columns: &[
+        TIME,
+        DAY,
+        LOG_INDEX,
+        POSITION,
+        USER,
+        JOB,
+        required_column("version", Kind::Integer, "Version of the job, from 1."),
+        required_column("event", Kind::Text, "submitted, update-opened, update-undone or resized."),
+        required_column("kind", Kind::Text, "tasks, or allocs for an alloc set."),
+        required_column("tasks", Kind::Integer, "How many tasks it asks for."),
+        required_column("priority", Kind::Integer, "Its priority."),
+        BAND,
+        required_column("cpu_limit", Kind::Integer, "Milli-cores that each task asks for."),
+        required_column("ram_limit", Kind::Integer, "Bytes of memory that each task asks for."),
+        required_column("disk_limit", Kind::Integer, "Bytes of disk that each task asks for."),
+        LABELS,
+        required_column("spec", Kind::Text, "The whole job as JSON, without its secrets."),
+        ACTOR,
+    ],
+    indices: &[&["user", "job"]],
+    unique: &[],
+};
+
 /// Tables that grow, and whose old days become Parquet files.
-pub const RAW: [&Table; 5] = [&TASK_EVENTS, &JOB_EVENTS, &MACHINE_EVENTS, &OTHER_EVENTS, &USAGE];
+pub const RAW: [&Table; 6] =
+    [&TASK_EVENTS, &JOB_EVENTS, &MACHINE_EVENTS, &OTHER_EVENTS, &USAGE, &SUBMISSIONS];
 
 pub const TASK_EVENTS_DAILY: Table = Table {
     name: "task_events_daily",
@@ -201,11 +235,16 @@ pub const TASK_EVENTS_DAILY: Table = Table {
 
 pub const USAGE_DAILY: Table = Table {
     name: "usage_daily",
-    description: "What a user's tasks used, reserved and asked for on a day, per band.",
+    description: "What a user's tasks used, reserved and asked for on a day, per band and labels.",
     columns: &[
         DAY,
         USER,
         BAND,
+        required_column(
+            "labels",
+            Kind::Text,
+            "Labels of the jobs as JSON: json_extract(labels, '$.team').",
+        ),
         required_column("task_seconds", Kind::Integer, "Time measured, over all tasks."),
         required_column("cpu_used", Kind::Integer, "Milli-core seconds used."),
         required_column("cpu_reserved", Kind::Integer, "Milli-core seconds reserved."),
@@ -218,8 +257,40 @@ pub const USAGE_DAILY: Table = Table {
     unique: &[],
 };
 
-/// Sums that are kept while rows are written, and how many of their first columns are the key.
-pub const ROLLUPS: [(&Table, usize); 2] = [(&TASK_EVENTS_DAILY, 3), (&USAGE_DAILY, 3)];
+pub const USAGE_LEVELS_DAILY: Table = Table {
+    name: "usage_levels_daily",
+    description: "How long a user's tasks used about how much on a day: what percentiles need.",
+    columns: &[
+        DAY,
+        USER,
+        BAND,
+        required_column("resource", Kind::Text, "cpu in milli-cores, or ram in bytes."),
+        required_column(
+            "level",
+            Kind::Integer,
+            "What one task used on average, rounded up by a sixteenth at most.",
+        ),
+        required_column("task_seconds", Kind::Integer, "How long, over all tasks."),
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+/// Sums that are kept while rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollup {
+    pub table: &'static Table,
+    /// How many of the first columns are the key; the others are sums.
+    pub keys: usize,
+    /// Sums are kept in parts of the unit that queries see, so that many small ones add up.
+    pub parts: i64,
+}
+
+pub const ROLLUPS: [Rollup; 3] = [
+    Rollup { table: &TASK_EVENTS_DAILY, keys: 3, parts: 1 },
+    Rollup { table: &USAGE_DAILY, keys: 4, parts: 1000 },
+    Rollup { table: &USAGE_LEVELS_DAILY, keys: 5, parts: 1000 },
+];
 
 pub const EVENTS: Table = Table {
     name: "events",
@@ -249,11 +320,114 @@ pub const EVENTS: Table = Table {
     unique: &[],
 };
 
+const AT: Column =
+    required_column("log_index", Kind::Integer, "Entry of the log after which it was so.");
+
+pub const JOBS_NOW: Table = Table {
+    name: "jobs_now",
+    description: "The jobs that the cell knows at the moment of the query.",
+    columns: &[
+        AT,
+        USER,
+        JOB,
+        required_column("state", Kind::Text, "deferred, active, stopping, succeeded, failed ..."),
+        required_column("kind", Kind::Text, "tasks, or allocs for an alloc set."),
+        required_column("version", Kind::Integer, "Version that new placements use."),
+        required_column("tasks", Kind::Integer, "How many tasks it asks for."),
+        required_column("pending", Kind::Integer, "How many of them wait for a machine."),
+        required_column("running", Kind::Integer, "How many of them run."),
+        required_column("priority", Kind::Integer, "Its priority."),
+        BAND,
+        required_column("cpu_limit", Kind::Integer, "Milli-cores that each task asks for."),
+        required_column("ram_limit", Kind::Integer, "Bytes of memory that each task asks for."),
+        required_column("disk_limit", Kind::Integer, "Bytes of disk that each task asks for."),
+        LABELS,
+        required_column("submitted_at", Kind::Time, "When it was first submitted."),
+        optional_column("ended_at", Kind::Time, "When it ended."),
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+pub const TASKS_NOW: Table = Table {
+    name: "tasks_now",
+    description: "The tasks that the cell knows at the moment of the query.",
+    columns: &[
+        AT,
+        USER,
+        JOB,
+        TASK_INDEX,
+        ATTEMPT,
+        required_column("state", Kind::Text, "pending, assigned, running, stopping, finished ..."),
+        optional_column("machine", Kind::Text, "Machine it is on."),
+        required_column("priority", Kind::Integer, "Priority of its job."),
+        BAND,
+        required_column("cpu_limit", Kind::Integer, "Milli-cores it asks for."),
+        required_column("ram_limit", Kind::Integer, "Bytes of memory it asks for."),
+        required_column("cpu_reserved", Kind::Integer, "Milli-cores reserved for it."),
+        required_column("ram_reserved", Kind::Integer, "Bytes of memory reserved for it."),
+        LABELS,
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+pub const MACHINES_NOW: Table = Table {
+    name: "machines_now",
+    description: "The machines of the cell at the moment of the query.",
+    columns: &[
+        AT,
+        required_column("machine", Kind::Text, "Name of the machine."),
+        required_column("state", Kind::Text, "up, down or draining."),
+        optional_column("rack", Kind::Text, "Its rack."),
+        optional_column("power", Kind::Text, "Its power domain."),
+        required_column("tasks", Kind::Integer, "Tasks and allocs on it."),
+        required_column("cpu", Kind::Integer, "Milli-cores it has."),
+        required_column("ram", Kind::Integer, "Bytes of memory it has."),
+        required_column("disk", Kind::Integer, "Bytes of disk it has."),
+        required_column("cpu_reserved", Kind::Integer, "Milli-cores reserved on it."),
+        required_column("ram_reserved", Kind::Integer, "Bytes of memory reserved on it."),
+        required_column("cpu_limit", Kind::Integer, "Milli-cores that its tasks ask for."),
+        required_column("ram_limit", Kind::Integer, "Bytes of memory that its tasks ask for."),
+        required_column("attributes", Kind::Text, "Its attributes as JSON."),
+        LABELS_OF_MACHINE,
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+pub const HISTORY_COLUMNS: Table = Table {
+    name: "history_columns",
+    description: "The columns of all these tables, for programs that show them.",
+    columns: &[
+        required_column("table_name", Kind::Text, "Name of the table."),
+        required_column("table_description", Kind::Text, "What a row of it is."),
+        required_column("position", Kind::Integer, "Place of the column in the table, from 1."),
+        required_column("column_name", Kind::Text, "Name of the column."),
+        required_column("kind", Kind::Text, "INTEGER or TEXT."),
+        required_column("may_be_absent", Kind::Integer, "1 where a row may have no value."),
+        required_column("description", Kind::Text, "What it says."),
+    ],
+    indices: &[],
+    unique: &[],
+};
+
+/// What is now: made for the query that names them from the state of the cell, and kept nowhere.
+pub const PRESENT: [&Table; 3] = [&JOBS_NOW, &TASKS_NOW, &MACHINES_NOW];
+
+/// Every table that is on disk.
+#[must_use]
+pub fn kept_tables() -> Vec<&'static Table> {
+    std::iter::once(&EVENTS).chain(RAW).chain(ROLLUPS.map(|rollup| rollup.table)).collect()
+}
+
 /// Every table that a query can name.
 #[must_use]
-pub fn all_tables() -> [&'static Table; 8] {
-    let [tasks, jobs, machines, others, usage] = RAW;
-    [&EVENTS, tasks, jobs, machines, others, usage, ROLLUPS[0].0, ROLLUPS[1].0]
+pub fn all_tables() -> Vec<&'static Table> {
+    let mut all = kept_tables();
+    all.extend(PRESENT);
+    all.push(&HISTORY_COLUMNS);
+    all
 }
 
 /// The table with the recent part in SQLite; queries name the table itself.
@@ -306,6 +480,14 @@ impl Table {
             recent_table(self),
             self.column_list()
         )
+    }
+
+    /// A statement that adds a row to a table that lives as long as the query.
+    #[must_use]
+    pub fn insert_present_sql(&self) -> String {
+        let placeholders = vec!["?"; self.columns.len()].join(", ");
+        let (name, columns) = (self.name, self.column_list());
+        format!("INSERT INTO temp.{name} ({columns}) VALUES ({placeholders})")
     }
 
     #[must_use]

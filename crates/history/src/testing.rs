@@ -56,7 +56,7 @@ pub fn feed_event(
         object.to_owned(),
         Event { at: Time(at), actor: Actor::Operator, kind: event_kind, reason },
     );
-    FeedEvent { index, position, object, related_object: None, event }
+    FeedEvent { index, position, object, related_object: None, event, submission: None }
 }
 
 fn task(nth: u64, change: TaskChange) -> EventKind {
@@ -120,7 +120,7 @@ pub fn dump_all(folder: &Folder) -> Vec<(&'static str, Vec<Vec<Value>>)> {
         let sql = format!("select * from {} order by {order}", table.name);
         (table.name, HistoryReader::new(folder.path()).query(&sql, &[], limits).unwrap().rows)
     };
-    crate::tables::all_tables().map(read).to_vec()
+    crate::tables::kept_tables().into_iter().map(read).collect()
 }
 
 /// The one number of an answer.

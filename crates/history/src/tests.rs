@@ -1,13 +1,13 @@
 //! History is the fold of the feed, however the feed is divided.
 
-use crate::event_rows::FeedEvent;
+use crate::event_rows::{FeedEvent, Submission};
 use crate::query::Value;
 use crate::store::{FeedPosition, FeedSlice, History, RetentionConfig};
 use crate::testing::{
     BEGIN, DAY, Folder, dump_all, feed, feed_event, ingest, number, query, settings,
 };
 use crate::usage::UsageRow;
-use cellwright_cell::event::{EventKind, TaskChange};
+use cellwright_cell::event::{EventKind, JobChange, TaskChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
@@ -251,6 +251,8 @@ fn usage(nth: u64, user: &str) -> UsageRow {
         peak: amount(900, 2 << 30),
         reserved: amount(1000, 3 << 30),
         limit: amount(2000, 4 << 30),
+        cpu_micros: 150_000_000,
+        labels: r#"{"team":"search"}"#.into(),
     }
 }
 
@@ -267,6 +269,92 @@ fn usage_that_comes_twice_counts_once_and_adds_up_to_days() {
     let day = [86_400, 43_200_000, 172_800_000, 88_473_600, 265_420_800].map(Value::Integer);
     assert_eq!(query(&folder, sql).rows, [day.to_vec(), day.to_vec()]);
     assert_eq!(history.complete_since("usage").unwrap(), Some(Time(BEGIN)));
+}
+
+#[test]
+fn usage_has_the_labels_of_its_job_also_when_the_cell_has_forgotten_it() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let submitted = |index: u64, at: u64, team: &str| {
+        let event_kind =
+            EventKind::Job { job: cellwright_cell::id::JobId(1), change: JobChange::Submitted };
+        let event = feed_event(index, 0, "ann/web", at, event_kind, Reason::Requested);
+        let spec = format!(
+            r#"{{"name": "web", "count": 3, "priority": 210, "labels": {{"team": "{team}"}},
+                "task": {{"limits": {{"cpu": 500, "ram": 7, "disk": 0, "disk_rate": 0}}}}}}"#
+        );
+        FeedEvent { submission: Some(Submission { version: index as u32, spec }), ..event }
+    };
+    ingest(&mut history, &[submitted(1, BEGIN, "search"), submitted(2, BEGIN + DAY, "ads")]);
+    let unknown = |nth| UsageRow { labels: String::new(), ..usage(nth, "ann") };
+    let of_nobody = UsageRow { user: "cid".into(), ..unknown(2) };
+    history.ingest_usage(&[unknown(0), unknown(288), usage(1, "bob"), of_nobody]).unwrap();
+    let sql = "select user, json_extract(labels, '$.team'), sum(cpu_used) from usage_daily
+               group by 1, 2 order by 1, 2";
+    let row = |user: &str, team: Option<&str>| {
+        let team = team.map_or(Value::Null, |team| Value::Text(team.into()));
+        vec![Value::Text(user.into()), team, Value::Integer(150_000)]
+    };
+    let expected = [
+        row("ann", Some("ads")),
+        row("ann", Some("search")),
+        row("bob", Some("search")),
+        row("cid", None),
+    ];
+    assert_eq!(query(&folder, sql).rows, expected);
+    let sql = "select user, job, version, tasks, priority, band, cpu_limit, ram_limit, event
+               from submissions order by log_index limit 1";
+    let text = |text: &str| Value::Text(text.into());
+    let expected = vec![
+        text("ann"),
+        text("web"),
+        Value::Integer(1),
+        Value::Integer(3),
+        Value::Integer(210),
+        text("production"),
+        Value::Integer(500),
+        Value::Integer(7),
+        text("submitted"),
+    ];
+    assert_eq!(query(&folder, sql).rows, [expected]);
+}
+
+#[test]
+fn levels_of_a_day_say_percentiles_as_its_rows_do() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let at = |nth: u64, cpu: u64| {
+        let average = Resources { cpu, ..usage(nth, "ann").average };
+        UsageRow { average, ..usage(nth, "ann") }
+    };
+    let rows: Vec<UsageRow> = (0..200).map(|nth| at(nth, 10 + nth * nth)).collect();
+    history.ingest_usage(&rows).unwrap();
+    for percent in [5, 50, 95, 100] {
+        let of_rows = format!("select percentile(cpu_avg, {percent}, millis) from usage");
+        let of_levels = format!(
+            "select percentile(level, {percent}, task_seconds) from usage_levels_daily
+             where resource = 'cpu'"
+        );
+        let (exact, near) =
+            (number(&query(&folder, &of_rows)), number(&query(&folder, &of_levels)));
+        assert!(near >= exact && near - exact <= exact / 16, "{percent}: {exact} {near}");
+    }
+    let count = number(&query(&folder, "select count(*) from usage_levels_daily"));
+    assert!(count < 150, "{count} levels for 200 rows");
+}
+
+#[test]
+fn tasks_of_a_fiftieth_of_a_second_add_up_to_the_microsecond() {
+    let folder = Folder::new();
+    let mut history = History::open(folder.path(), settings()).unwrap();
+    let row = |nth: u64| {
+        let (time, millis, cpu_micros) = (Time(BEGIN + nth), 20, 4321);
+        UsageRow { time, millis, cpu_micros, ..usage(0, "ann") }
+    };
+    let rows: Vec<UsageRow> = (0..1000).map(row).collect();
+    rows.chunks(300).for_each(|rows| history.ingest_usage(rows).unwrap());
+    let sql = "select task_seconds, cpu_used from usage_daily";
+    assert_eq!(query(&folder, sql).rows, [[Value::Integer(20), Value::Integer(4321)]]);
 }
 
 #[test]
@@ -311,8 +399,9 @@ fn a_folder_of_a_newer_build_is_left_alone() {
 
 /// Queries between ```sql and ``` in the guide.
 fn queries_of_the_guide() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/history.md");
-    let text = std::fs::read_to_string(path).unwrap();
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide");
+    let read = |page: &str| std::fs::read_to_string(format!("{guide}/{page}")).unwrap();
+    let text = read("history.md") + &read("charging.md");
     let blocks = text.split("```sql\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap_or("").to_owned()).collect()
 }

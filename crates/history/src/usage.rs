@@ -1,48 +1,21 @@
-//! Resource usage of tasks, aggregated into windows before it is written: an agent measures every
-//! few seconds, and a row for each sample would be twenty million a day for a thousand machines.
+//! What one attempt used in one interval: a row of `usage`, and what it adds to the sums of its
+//! day.
 //!
-//! Windows end at whole multiples of five minutes, and where a process starts or stops. A row has
-//! the time it covers, so sums over rows are right however the windows are divided.
+//! Agents cut the intervals (at whole multiples of five minutes, and where a task starts or ends)
+//! and say each of them until a replica has it, in the same words. So a row is known by its task,
+//! its attempt, its machine and its beginning, and one that comes again changes nothing.
+//!
+//! CPU time is the kernel's own count of it. A rate that is rounded to milli-cores is off by a
+//! hundredth for a task of a tenth of a second, and a bill is the sum of many.
 
 use crate::day::day_of;
 use crate::event_rows::to_sql_integer;
-use cellwright_cell::id::TaskId;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::time::Time;
 use rusqlite::types::Value;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
-/// Length of a window.
-pub const WINDOW: Span = Span::seconds(300);
-/// A sample stands for the time since the one before, but not for more than this: a machine that
-/// was silent has not reported what happened meanwhile.
-const MAX_COVERED: Span = Span::seconds(60);
-
-/// The task that usage belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageOwner {
-    pub user: String,
-    pub job: String,
-    pub task_index: u32,
-    pub machine: String,
-    pub band: String,
-}
-
-/// One usage sample of one task.
-#[derive(Clone, Copy, Debug)]
-pub struct UsageSample {
-    pub task: TaskId,
-    pub attempt: u32,
-    pub at: Time,
-    /// Time it covers.
-    pub covers: Span,
-    pub used: Resources,
-    pub reserved: Resources,
-    pub limit: Resources,
-}
-
-/// The usage of one task in one window.
+/// The usage of one attempt in one interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRow {
     pub time: Time,
@@ -58,7 +31,14 @@ pub struct UsageRow {
     pub peak: Resources,
     pub reserved: Resources,
     pub limit: Resources,
+    /// CPU time, in microseconds.
+    pub cpu_micros: u64,
+    /// Labels of the job as a JSON object; empty where they are not known.
+    pub labels: String,
 }
+
+/// Labels of jobs of which none are known.
+pub(crate) const NO_LABELS: &str = "{}";
 
 impl UsageRow {
     /// In the order of the table's columns.
@@ -86,20 +66,26 @@ impl UsageRow {
             number(self.reserved.ram),
             number(self.limit.cpu),
             number(self.limit.ram),
+            number(self.cpu_micros),
+            text(self.known_labels()),
         ]
     }
 
-    /// Its contribution to a day: seconds, then milli-core seconds and MiB seconds used, reserved
-    /// and requested.
+    pub(crate) fn known_labels(&self) -> &str {
+        if self.labels.is_empty() { NO_LABELS } else { &self.labels }
+    }
+
+    /// Its contribution to a day, in thousandths: seconds, then milli-core seconds and MiB seconds
+    /// used, reserved and requested.
     pub(crate) fn sums(&self) -> [i64; 7] {
         let over = |amount: u64, unit: u128| {
-            let sum = u128::from(amount) * u128::from(self.millis) / (unit * 1000);
+            let sum = u128::from(amount) * u128::from(self.millis) / unit;
             i64::try_from(sum).unwrap_or(i64::MAX)
         };
         const MIB: u128 = 1 << 20;
         [
-            to_sql_integer(self.millis / 1000),
-            over(self.average.cpu, 1),
+            to_sql_integer(self.millis),
+            to_sql_integer(self.cpu_micros),
             over(self.reserved.cpu, 1),
             over(self.limit.cpu, 1),
             over(self.average.ram, MIB),
@@ -107,185 +93,60 @@ impl UsageRow {
             over(self.limit.ram, MIB),
         ]
     }
-}
 
-#[derive(Debug)]
-struct OpenWindow {
-    owner: UsageOwner,
-    begin: Time,
-    last: Time,
-    millis: u64,
-    samples: u64,
-    /// Weighted by time.
-    sum: [u128; 4],
-    peak: Resources,
-    reserved: Resources,
-    limit: Resources,
-}
-
-/// The windows that are being filled.
-#[derive(Debug, Default)]
-pub struct UsageWindows {
-    open: BTreeMap<(TaskId, u32), OpenWindow>,
-    done: Vec<UsageRow>,
-}
-
-impl UsageWindows {
-    /// Adds a sample; `owner` is called when a window begins.
-    pub fn add_sample(
-        &mut self,
-        measured: UsageSample,
-        owner: impl FnOnce() -> Option<UsageOwner>,
-    ) {
-        let key = (measured.task, measured.attempt);
-        let covers = measured.covers.0.min(MAX_COVERED.0);
-        let from = Time(measured.at.0.saturating_sub(covers));
-        let window = |at: Time| at.0 / WINDOW.0;
-        let over = self.open.get(&key).is_some_and(|open| window(open.last) != window(measured.at));
-        if over && let Some(open) = self.open.remove(&key) {
-            self.done.push(close_window(key, &open));
-        }
-        let open = match self.open.entry(key) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let Some(owner) = owner() else { return };
-                entry.insert(OpenWindow {
-                    owner,
-                    begin: from,
-                    last: from,
-                    millis: 0,
-                    samples: 0,
-                    sum: [0; 4],
-                    peak: Resources::ZERO,
-                    reserved: measured.reserved,
-                    limit: measured.limit,
-                })
-            }
-        };
-        let used = measured.used;
-        let amounts = [used.cpu, used.ram, used.disk, used.disk_rate];
-        for (sum, amount) in open.sum.iter_mut().zip(amounts) {
-            *sum += u128::from(amount) * u128::from(covers);
-        }
-        open.millis += covers;
-        open.samples += 1;
-        open.last = measured.at;
-        open.peak = open.peak.max(used);
-        (open.reserved, open.limit) = (measured.reserved, measured.limit);
-    }
-
-    /// Windows that are over by now, and those of tasks that ended.
-    pub fn take_finished(&mut self, now: Time) -> Vec<UsageRow> {
-        let window = |at: Time| at.0 / WINDOW.0;
-        let over = |open: &OpenWindow| window(open.last) < window(now);
-        let keys: Vec<_> =
-            self.open.iter().filter(|(_, open)| over(open)).map(|(key, _)| *key).collect();
-        self.close(keys)
-    }
-
-    /// All of them: the process ends.
-    pub fn take_all(&mut self) -> Vec<UsageRow> {
-        let keys: Vec<_> = self.open.keys().copied().collect();
-        self.close(keys)
-    }
-
-    /// Usage that was measured and not taken yet, open windows included.
-    #[must_use]
-    pub fn unwritten(&self) -> Vec<UsageRow> {
-        let open = self.open.iter().map(|(key, open)| close_window(*key, open));
-        self.done.iter().cloned().chain(open).collect()
-    }
-
-    fn close(&mut self, keys: Vec<(TaskId, u32)>) -> Vec<UsageRow> {
-        for key in keys {
-            if let Some(open) = self.open.remove(&key) {
-                self.done.push(close_window(key, &open));
-            }
-        }
-        std::mem::take(&mut self.done)
+    /// How long the task used about so much, for percentiles of a day: the resource, the level and
+    /// the time in thousandths of a second.
+    pub(crate) fn levels(&self) -> [(&'static str, i64, i64); 2] {
+        let millis = to_sql_integer(self.millis);
+        let levels = [("cpu", self.average.cpu), ("ram", self.average.ram)];
+        levels.map(|(resource, used)| (resource, to_sql_integer(level(used)), millis))
     }
 }
 
-fn close_window((_, attempt): (TaskId, u32), open: &OpenWindow) -> UsageRow {
-    // A sample that covers no time counts as one of a millisecond.
-    let millis = u128::from(open.millis.max(1));
-    let [cpu, ram, disk, disk_rate] =
-        open.sum.map(|sum| u64::try_from(sum / millis).unwrap_or(u64::MAX));
-    UsageRow {
-        time: open.begin,
-        millis: open.millis,
-        user: open.owner.user.clone(),
-        job: open.owner.job.clone(),
-        task_index: open.owner.task_index,
-        attempt,
-        machine: open.owner.machine.clone(),
-        band: open.owner.band.clone(),
-        samples: open.samples,
-        average: Resources { cpu, ram, disk, disk_rate },
-        peak: open.peak,
-        reserved: open.reserved,
-        limit: open.limit,
-    }
+/// A figure in as few steps as a percentile can bear: sixteen to each doubling, rounded up, so that
+/// what is read from it is at most a sixteenth too much.
+fn level(amount: u64) -> u64 {
+    let bits = u64::BITS - amount.leading_zeros();
+    let shift = bits.saturating_sub(5);
+    let step = 1_u64 << shift;
+    amount.div_ceil(step).saturating_mul(step)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn owner() -> Option<UsageOwner> {
-        let text = |text: &str| text.to_owned();
-        let (user, job, machine) = (text("ann"), text("web"), text("m1"));
-        Some(UsageOwner { user, job, task_index: 3, machine, band: text("batch") })
-    }
-
-    fn measured(at: u64, cpu: u64) -> UsageSample {
-        let used = Resources { cpu, ram: cpu << 20, ..Resources::ZERO };
-        let limit = Resources { cpu: 1000, ram: 1 << 30, ..Resources::ZERO };
-        let (task, covers) = (TaskId(7), Span(10_000));
-        UsageSample { task, attempt: 2, at: Time(at), covers, used, reserved: limit, limit }
-    }
-
     #[test]
-    fn a_window_has_the_average_and_the_most_of_its_measurements() {
-        let mut windows = UsageWindows::default();
-        for (at, cpu) in [(10_000, 100), (20_000, 300), (30_000, 200)] {
-            windows.add_sample(measured(at, cpu), owner);
-        }
-        assert_eq!(windows.take_finished(Time(200_000)), [], "the window is not over");
-        let present = windows.unwritten();
-        let rows = windows.take_finished(Time(WINDOW.0));
-        assert_eq!(rows.len(), 1);
-        assert_eq!(present, rows, "and was seen before");
-        let row = &rows[0];
-        assert_eq!((row.time, row.millis, row.samples), (Time(0), 30_000, 3));
-        assert_eq!((row.average.cpu, row.peak.cpu), (200, 300));
-        assert_eq!((row.average.ram, row.peak.ram), (200 << 20, 300 << 20));
-        assert_eq!(row.sums(), [30, 6_000, 30_000, 30_000, 6_000, 30_720, 30_720]);
-        assert_eq!(windows.take_all(), []);
-    }
-
-    #[test]
-    fn sums_do_not_depend_on_where_windows_are_cut() {
-        let total = |cut: &[usize]| {
-            let (mut windows, mut rows) = (UsageWindows::default(), Vec::new());
-            for nth in 0..100_usize {
-                windows.add_sample(measured(10_000 * (nth as u64 + 1), 500), owner);
-                if cut.contains(&nth) {
-                    rows.extend(windows.take_all());
-                }
-            }
-            rows.extend(windows.take_all());
-            rows.iter().map(|row| row.sums()[1]).sum::<i64>()
+    fn a_short_task_is_billed_for_what_the_kernel_counted() {
+        let amount = |cpu, ram| Resources { cpu, ram, ..Resources::ZERO };
+        let row = UsageRow {
+            time: Time(7),
+            millis: 50,
+            user: "ann".into(),
+            job: "web".into(),
+            task_index: 3,
+            attempt: 2,
+            machine: "m1".into(),
+            band: "batch".into(),
+            samples: 0,
+            average: amount(962, 10 << 20),
+            peak: amount(962, 10 << 20),
+            reserved: amount(1000, 64 << 20),
+            limit: amount(2000, 128 << 20),
+            cpu_micros: 48_123,
+            labels: String::new(),
         };
-        assert_eq!(total(&[]), 500_000);
-        assert_eq!(total(&[3, 4, 50]), 500_000);
+        assert_eq!(row.sums(), [50, 48_123, 50_000, 100_000, 500, 3200, 6400]);
+        assert_eq!(row.levels(), [("cpu", 992, 50), ("ram", 10 << 20, 50)]);
+        assert_eq!(row.known_labels(), "{}");
     }
 
     #[test]
-    fn silence_is_not_counted_as_use() {
-        let mut windows = UsageWindows::default();
-        let long = UsageSample { covers: Span::seconds(3600), ..measured(3_600_000, 100) };
-        windows.add_sample(long, owner);
-        assert_eq!(windows.take_all()[0].millis, 60_000);
+    fn a_level_is_never_too_little_and_at_most_a_sixteenth_too_much() {
+        for amount in (0..5000).chain([1 << 40, (1 << 40) + 1, u64::MAX - 1, u64::MAX]) {
+            let level = level(amount);
+            assert!(level >= amount, "{amount}");
+            assert!(level - amount <= amount / 16, "{amount}: {level}");
+        }
     }
 }

@@ -170,9 +170,12 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
     let number = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
     let small = |at: usize| number(at).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     let none = Resources::ZERO;
+    let (millis, cpu_avg) = (number(3)?, number(11)?);
+    // Rows of before it was kept have the rounded rate alone.
+    let counted = row.get::<_, Option<i64>>(21)?.and_then(|micros| u64::try_from(micros).ok());
     Ok(UsageRow {
         time: Time(number(1)?),
-        millis: number(3)?,
+        millis,
         user: row.get(4)?,
         job: row.get(5)?,
         task_index: small(6)?,
@@ -180,10 +183,12 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
         machine: row.get(8)?,
         band: row.get(9)?,
         samples: number(10)?,
-        average: Resources { cpu: number(11)?, ram: number(13)?, disk: 0, disk_rate: number(16)? },
+        average: Resources { cpu: cpu_avg, ram: number(13)?, disk: 0, disk_rate: number(16)? },
         peak: Resources { cpu: number(12)?, ram: number(14)?, disk: number(15)?, disk_rate: 0 },
         reserved: Resources { cpu: number(17)?, ram: number(18)?, ..none },
         limit: Resources { cpu: number(19)?, ram: number(20)?, ..none },
+        cpu_micros: counted.unwrap_or(cpu_avg.saturating_mul(millis)),
+        labels: row.get::<_, Option<String>>(22)?.unwrap_or_default(),
     })
 }
 
@@ -210,6 +215,8 @@ mod tests {
             peak: Resources { disk: 12, ..two(900, 2 << 30) },
             reserved: two(1000, 3 << 30),
             limit: two(2000, 4 << 30),
+            cpu_micros: 30_000_123,
+            labels: r#"{"team":"search"}"#.into(),
         }
     }
 

@@ -9,6 +9,8 @@
 //! the names its rows had. Rejected: the name in every event, which for a job of a hundred thousand
 //! tasks is the same text a hundred thousand times.
 
+mod submissions;
+
 use crate::record_body;
 use crate::segments::{Record, RetentionLimits, Segments};
 use cellwright_cell::event::{BlobChange, Event, JobChange, MachineChange};
@@ -25,12 +27,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
+pub use submissions::Submission;
+use submissions::submissions;
 
 const DIR: &str = "events";
 /// Of the bodies of its records. After a release a body that changes raises it, keeps a reader for
 /// the form before, and is written in the new one from a level of the cell on: a replica that lost
 /// its records is told them by others, and can be put back to the release before until then.
-const FORMAT: u16 = 1;
+/// Format 1 was written by no release.
+const FORMAT: u16 = 2;
 /// Payload bytes read for one answer; an answer has at least one record.
 const READ_BYTES: usize = 4 << 20;
 
@@ -44,6 +49,8 @@ pub struct RecordedEvent {
     /// The name of the row in the reason, if it has one.
     pub reason_object: Option<String>,
     pub event: Event,
+    /// The version of the job that it brought, if it did.
+    pub submission: Option<Submission>,
 }
 
 /// A page of the event feed.
@@ -60,6 +67,14 @@ pub struct RecordedEvents {
 struct EventBody {
     events: Vec<Event>,
     names: Vec<(RowRef, String)>,
+    submissions: Vec<Submission>,
+}
+
+/// Format 1 had no submissions.
+#[derive(Deserialize)]
+struct EventBody1 {
+    events: Vec<Event>,
+    names: Vec<(RowRef, String)>,
 }
 
 /// What is written of an entry, read again as an [`EventBody`].
@@ -67,9 +82,15 @@ struct EventBody {
 struct NewEventBody<'a> {
     events: &'a [Event],
     names: Vec<(RowRef, String)>,
+    submissions: Vec<Submission>,
 }
 
 fn body_of(record: &Record) -> io::Result<EventBody> {
+    if record_body::format(&record.payload) == Some(1) {
+        let old: EventBody1 = record_body::open(DIR, record.number, FORMAT, &record.payload)?;
+        let EventBody1 { events, names } = old;
+        return Ok(EventBody { events, names, submissions: Vec::new() });
+    }
     record_body::open(DIR, record.number, FORMAT, &record.payload)
 }
 
@@ -110,7 +131,7 @@ impl EventLog {
         if index <= self.segments.last() {
             return Ok(());
         }
-        let body = NewEventBody { events, names };
+        let body = NewEventBody { events, names, submissions: submissions(events, state) };
         let bytes = record_body::seal(FORMAT, &body, 64 * events.len())?;
         self.segments.append(index, at, &bytes)?;
         Ok(())
@@ -178,8 +199,10 @@ impl EventLog {
         for record in batch.records {
             let body: EventBody = body_of(&record)?;
             let names: BTreeMap<RowRef, String> = body.names.into_iter().collect();
+            let mut submitted = body.submissions.into_iter().peekable();
             for (at, event) in body.events.into_iter().enumerate() {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
+                let submission = submitted.next_if(|submission| submission.position == at);
                 if record.number == index && at <= position {
                     continue;
                 }
@@ -195,6 +218,7 @@ impl EventLog {
                     object,
                     reason_object: other,
                     event,
+                    submission,
                 });
             }
         }
@@ -490,6 +514,43 @@ mod tests {
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_record_without_submissions_is_still_read() {
+        let (folder, mut state) = (TempFolder::new(), State::default());
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        let events = step(&log, &mut state, 1, vec![add("ann")]);
+        let names: Vec<(RowRef, String)> = Vec::new();
+        let old = record_body::seal(1, &(&events, names), 0).unwrap();
+        log.segments.append(2, Time(20), &old).unwrap();
+        let feed = log.read_after(1, u32::MAX, 10).unwrap();
+        assert_eq!(feed.items.len(), events.len());
+        assert_eq!(feed.items[0].event, events[0]);
+        assert_eq!(feed.items[0].submission, None);
+    }
+
+    #[test]
+    fn each_version_of_a_job_is_in_the_feed_without_what_it_runs() {
+        let (folder, mut state) = (TempFolder::new(), State::default());
+        let log = EventLog::open(folder.disk(), KEEP).unwrap();
+        step(&log, &mut state, 1, vec![add("ann")]);
+        let job = |cpu: u64| {
+            let spec = serde_json::json!({
+                "name": "web", "priority": 0, "labels": { "team": "search" },
+                "task": { "limits": { "cpu": cpu, "ram": 1 << 20 }, "command": ["hidden"] },
+            });
+            Command::SubmitJob { owner: name("ann"), spec: serde_json::from_value(spec).unwrap() }
+        };
+        step(&log, &mut state, 2, vec![job(100)]);
+        let feed = log.read_after(1, u32::MAX, 10).unwrap();
+        let found: Vec<&Submission> =
+            feed.items.iter().filter_map(|item| item.submission.as_ref()).collect();
+        let [first] = found[..] else { panic!("{found:?}") };
+        let spec: serde_json::Value = serde_json::from_str(&first.spec).unwrap();
+        assert_eq!((first.version, &spec["labels"]["team"]), (1, &"search".into()));
+        assert_eq!(spec["task"]["limits"]["cpu"], 100);
+        assert!(!first.spec.contains("hidden"), "{}", first.spec);
     }
 
     /// Applies the commands as one entry and records its events.

@@ -2,7 +2,7 @@
 //! supervisor of the scheduler, tests and the simulator all use it.
 
 use crate::level::SchedulerLevels;
-use crate::links::{ClusterView, LinkError, LinkShard, UsageSink};
+use crate::links::{ClusterView, LinkError, LinkShard, UsageLedger};
 use crate::main_loop::{Message, lost_error, unavailable_error};
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, epoch_rejection};
 use crate::rejected_polls::{RejectedPoll, RejectedPolls};
@@ -120,9 +120,9 @@ impl MasterHandle {
         drop(self.0.damage.set(source));
     }
 
-    /// Sets where reported usage goes besides the estimates.
-    pub fn set_usage_sink(&self, sink: UsageSink) {
-        self.0.links.set_usage_sink(sink);
+    /// Sets where reported usage is kept. Only the first call counts.
+    pub fn set_usage_ledger(&self, ledger: Arc<dyn UsageLedger>) {
+        self.0.links.set_usage_ledger(ledger);
     }
 
     /// # Errors

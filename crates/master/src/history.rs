@@ -11,22 +11,23 @@
 //! rows a second would be written to every replica's disk twice.
 
 mod cell_usage;
+mod present_tables;
+mod usage_inbox;
 
 use crate::events::EventLog;
 use crate::flow_control::{CallerLimit, FairQueue};
 use crate::handle::MasterParts;
-use crate::links::PollOwnership;
 use crate::replicated_state::ReplicatedState;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
+use cellwright_history::tables::USAGE;
 use cellwright_history::{
-    Answer, FeedEvent, FeedSlice, History, HistoryError, HistoryReader, QueryError, QueryLimits,
-    RetentionConfig, UsageCursor, UsageOwner, UsageRow, UsageSample, UsageWindows, Value, WINDOW,
-    damaged_file_count,
+    Answer, FeedEvent, FeedSlice, History, HistoryError, HistoryReader, Present, QueryError,
+    QueryLimits, RetentionConfig, Submission, UsageCursor, Value, damaged_file_count,
+    mentions_table,
 };
-use cellwright_messages::TaskUsage;
 use cellwright_store::NodeId;
 use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_handler_panic, note_restart};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+pub use usage_inbox::{UsageDelivery, UsageInbox};
 
 const DIR: &str = "history";
 /// Events folded in one transaction.
@@ -48,9 +50,6 @@ const CLEANUP_INTERVAL: Span = Span::seconds(600);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// A query waits this long for the writer to catch up, and is then answered from what there is.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
-/// An agent whose replica has died is back within so many polls: a few masters that it waits for,
-/// and as many attempts in vain. An agent that comes later was polled by its own replica.
-const MAX_POLLS_COVERED: u64 = 10;
 /// The nice value of the writer thread, up to 19.
 const NICE: i32 = 10;
 /// After a batch the writer rests so many times as long as it worked, unless a query waits: three
@@ -118,7 +117,9 @@ struct HistoryShared {
     dir: PathBuf,
     /// What is wrong with archives, as of the last check.
     damage: Mutex<Vec<String>>,
-    usage: Mutex<UsageState>,
+    usage: Mutex<UsageInbox>,
+    /// There is usage to be written.
+    usage_arrived: Notify,
     queries: FairQueue,
     /// Time limit of one query.
     timeout: Duration,
@@ -131,38 +132,6 @@ struct HistoryShared {
     /// The last answers of the others for a query. A query that fetches them holds this lock; the
     /// next one uses the answers.
     peer_usage: tokio::sync::Mutex<Option<cell_usage::PeerUsage>>,
-}
-
-#[derive(Default)]
-struct UsageState {
-    windows: UsageWindows,
-    last_reports: LastReports,
-}
-
-/// When each machine last reported the usage of its tasks here, and during which poll ownership.
-#[derive(Default)]
-struct LastReports(BTreeMap<MachineId, (PollOwnership, Time)>);
-
-impl LastReports {
-    /// The time that a report covers: since the one before, unless another replica may have
-    /// received a report in between. A few seconds in no replica's tables are better than seconds
-    /// in two.
-    ///
-    /// An agent that was redirected to a replica that does not answer tries all masters in turn,
-    /// for as long as that replica is down. Each of them counts the time that the agent waited for
-    /// its answer. If it counted the time until the agent came back, the time at the other masters
-    /// would be included.
-    fn covered_span(&mut self, machine: MachineId, ownership: PollOwnership, at: Time) -> Span {
-        let before = self.0.insert(machine, (ownership, at));
-        let before = before.filter(|(before, _)| before.generation == ownership.generation);
-        let Some((before, since)) = before else { return Span::ZERO };
-        let span = at.since(since);
-        if !before.is_handing_over {
-            return span;
-        }
-        let is_back = span.0 <= before.exclusive_for.0.saturating_mul(MAX_POLLS_COVERED);
-        if is_back { span.min(before.exclusive_for) } else { Span::ZERO }
-    }
 }
 
 /// Lowers this thread's priority below everything else of the machine: events wait on disk until
@@ -213,6 +182,7 @@ impl HistoryService {
             dir: folder(data_dir),
             damage: Mutex::default(),
             usage: Mutex::default(),
+            usage_arrived: Notify::new(),
             queries: queries.new_queue(),
             timeout: queries.timeout,
             wake_writer: Notify::new(),
@@ -258,48 +228,6 @@ impl HistoryService {
         Ok(HistoryWriter { thread, stop })
     }
 
-    /// Records what an agent measured.
-    pub fn record_usage(
-        &self,
-        state: &State,
-        machine: MachineId,
-        usage: &[TaskUsage],
-        ownership: PollOwnership,
-        at: Time,
-    ) {
-        if usage.is_empty() {
-            return;
-        }
-        let mut usage_state = lock(&self.0.usage);
-        let covers = usage_state.last_reports.covered_span(machine, ownership, at);
-        for usage in usage {
-            let Some(row) = state.tasks().get(usage.task) else { continue };
-            let Some(spec) = state.spec_of(row).filter(|_| row.machine() == Some(machine)) else {
-                continue;
-            };
-            let whose = || {
-                let key = state.job_key(row.job)?;
-                Some(UsageOwner {
-                    user: key.user.to_string(),
-                    job: key.job.to_string(),
-                    task_index: row.index,
-                    machine: state.machines().get(machine)?.spec.name.to_string(),
-                    band: spec.priority.band().to_string(),
-                })
-            };
-            let measured = UsageSample {
-                task: usage.task,
-                attempt: usage.attempt,
-                at,
-                covers,
-                used: usage.used,
-                reserved: row.reservation,
-                limit: spec.limits_of(row.index),
-            };
-            usage_state.windows.add_sample(measured, whose);
-        }
-    }
-
     /// One query of `caller`. The answer contains everything that this replica had applied when the
     /// query came, unless the writer is far behind.
     ///
@@ -313,7 +241,11 @@ impl HistoryService {
         rows: usize,
     ) -> Result<(Answer, u64), ApiError> {
         let turn = self.0.queries.acquire(caller).await?;
-        let applied = self.0.replicated.with(|view| view.index);
+        let present = present_tables::named_in(&sql);
+        let (applied, state) = self.0.replicated.with(|view| {
+            let state = (!present.is_empty()).then(|| view.state.clone());
+            (view.index, state)
+        });
         let mut written = self.0.written_index.subscribe();
         if *written.borrow() < applied {
             self.0.wake_writer.notify_one();
@@ -330,15 +262,20 @@ impl HistoryService {
         let reader = self.0.reader.with_stop(gone.0.clone());
         let bounds =
             QueryLimits { max_time: self.0.timeout, max_rows: rows, max_bytes: MAX_ANSWER_BYTES };
-        let present = if cell_usage::mentions_usage_table(&sql) {
+        let usage = if mentions_table(&sql, USAGE.name) {
             self.unwritten_usage().await
         } else {
             Vec::new()
         };
+        let tables = match state {
+            Some(state) => present_tables::tables(&present, state, applied),
+            None => Vec::new(),
+        };
+        let present = Present { usage, tables };
         let query = move || {
             // Held until the work is over, whether or not the caller still waits for it.
             let _turn = turn;
-            reader.query_with(&present, &sql, &args, bounds)
+            reader.query_with(present, &sql, &args, bounds)
         };
         let done = tokio::task::spawn_blocking(query).await;
         let lost = |error: tokio::task::JoinError| {
@@ -483,8 +420,7 @@ impl WriterTask {
             if more {
                 continue;
             }
-            let wait =
-                if failed { RETRY_AFTER } else { self.until_window().min(cell_usage::FETCH_EVERY) };
+            let wait = if failed { RETRY_AFTER } else { cell_usage::FETCH_EVERY };
             tokio::select! {
                 biased;
                 stop_signal = stopped.changed() => {
@@ -494,6 +430,7 @@ impl WriterTask {
                 }
                 () = tokio::time::sleep(wait) => {}
                 () = self.shared.wake_writer.notified() => {}
+                () = self.shared.usage_arrived.notified(), if !failed => {}
                 changed = applied.changed(), if !failed => {
                     if changed.is_err() {
                         break;
@@ -501,9 +438,8 @@ impl WriterTask {
                 }
             }
         }
-        let rows = lock(&self.shared.usage).windows.take_all();
-        let written = open.as_mut().map(|history: &mut History| history.ingest_usage(&rows));
-        if let Some(Err(error)) = written {
+        // What is not written is with its agents, who repeat it.
+        if let Some(Err(error)) = open.as_mut().map(|history| self.write_usage(history)) {
             tracing::error!(%error, "the last usage was not written");
         }
     }
@@ -526,9 +462,7 @@ impl WriterTask {
             }
         };
         if self.shared.is_disk_low() {
-            // Events can wait in the feed; usage would wait in memory, for an unknown time.
-            let now = self.shared.replicated.log_time();
-            drop(lock(&self.shared.usage).windows.take_finished(now));
+            // Events can wait in the feed, and usage with its agents.
             let why =
                 std::io::Error::new(std::io::ErrorKind::StorageFull, "the disk is nearly full");
             return Err(HistoryError::File { path: self.dir.clone(), why });
@@ -538,8 +472,8 @@ impl WriterTask {
         let upto = *applied.borrow_and_update();
         let more = self.fold(history)?;
         let now = self.shared.replicated.log_time();
-        let rows: Vec<UsageRow> = lock(&self.shared.usage).windows.take_finished(now);
-        history.ingest_usage(&rows)?;
+        self.write_usage(history)?;
+        lock(&self.shared.usage).drop_silent(now);
         if self.cleaned_up_at.is_none_or(|tidied| now.since(tidied) >= CLEANUP_INTERVAL) {
             history.enforce_retention(now)?;
             let damage = history.scrub()?;
@@ -552,6 +486,14 @@ impl WriterTask {
             self.shared.written_index.send_replace(upto);
         }
         Ok(more)
+    }
+
+    /// Writes what agents told, and has it confirmed to them.
+    fn write_usage(&self, history: &mut History) -> Result<(), HistoryError> {
+        let delivery = lock(&self.shared.usage).delivery();
+        history.ingest_usage(&delivery.rows)?;
+        lock(&self.shared.usage).confirm(&delivery);
+        Ok(())
     }
 
     /// Folds in one page of events.
@@ -576,6 +518,10 @@ impl WriterTask {
             object: item.object,
             related_object: item.reason_object,
             event: item.event,
+            submission: item.submission.map(|submission| Submission {
+                version: submission.version,
+                spec: submission.spec,
+            }),
         };
         let facts: Vec<FeedEvent> = feed.items.into_iter().map(fact).collect();
         let name = |machine: MachineId| {
@@ -585,59 +531,5 @@ impl WriterTask {
         history.ingest(FeedSlice { events: &facts, gap: feed.gap }, &name)?;
         // A page may be shorter than it could be; only an empty one is conclusive.
         Ok(FoldProgress::Remaining)
-    }
-
-    /// Until the next window of usage is over.
-    fn until_window(&self) -> Duration {
-        let now = self.shared.replicated.log_time().0;
-        Duration::from_millis(WINDOW.0 - now % WINDOW.0 + 1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_that_a_machine_spent_with_another_replica_is_not_counted_here() {
-        let (mut last_reports, machine) = (LastReports::default(), MachineId(1));
-        let mut covers = |number, ends, seconds: u64| {
-            let ownership = PollOwnership {
-                generation: number,
-                is_handing_over: ends,
-                exclusive_for: Span::seconds(5),
-            };
-            last_reports.covered_span(machine, ownership, Time(seconds * 1000)).0 / 1000
-        };
-        assert_eq!(covers(1, false, 100), 0, "nobody knows since when");
-        assert_eq!(covers(1, false, 105), 5);
-        assert_eq!(covers(1, true, 110), 5, "the last word here");
-        assert_eq!(covers(1, false, 170), 0, "it was elsewhere");
-        assert_eq!(covers(1, false, 175), 5);
-        assert_eq!(covers(2, false, 190), 0, "it may have been elsewhere");
-        assert_eq!(covers(2, false, 195), 5);
-    }
-
-    /// What replicas count in 200 s of a machine whose own replica is dead, when it reports to them
-    /// in turn every `every` ms.
-    fn counted_seconds(replicas: usize, every: u64) -> u64 {
-        let ownership =
-            PollOwnership { generation: 1, is_handing_over: true, exclusive_for: Span::seconds(5) };
-        let mut books: Vec<LastReports> = (0..replicas).map(|_| LastReports::default()).collect();
-        let words = (0..=200_000 / every).map(|word| Time(word * every));
-        let turns = (0..replicas).cycle();
-        words
-            .zip(turns)
-            .map(|(at, turn)| books[turn].covered_span(MachineId(1), ownership, at).0)
-            .sum()
-    }
-
-    #[test]
-    fn while_a_replica_is_dead_its_machines_are_counted_once_by_the_others() {
-        assert_eq!(counted_seconds(1, 5000), 200_000, "all of it");
-        // The first report at each replica covers none of the time before.
-        assert_eq!(counted_seconds(2, 5000), 195_000, "and by none twice");
-        assert_eq!(counted_seconds(4, 5000), 185_000);
-        assert_eq!(counted_seconds(2, 10_000), 95_000, "dialling the dead is in nobody's books");
     }
 }

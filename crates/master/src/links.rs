@@ -27,12 +27,11 @@ use cellwright_control::controller::reclaim::{ReclaimFeed, ReclamationConfig};
 use cellwright_control::input::Role;
 use cellwright_control::log_time::skew_millis;
 use cellwright_messages::{
-    AgentOrders, AgentReport, Epoch, LinkShardReport, StateDifference, TaskUsage,
+    AgentOrders, AgentReport, Epoch, LinkShardReport, StateDifference, UsageMark,
 };
 use cellwright_store::{NodeId, Peer, Status};
 use cellwright_supervise::{failpoint, lock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -45,19 +44,13 @@ pub const FORWARD_INTERVAL: Duration = Duration::from_millis(500);
 /// Reports that arrive together are forwarded together.
 const FORWARD_DELAY: Duration = Duration::from_millis(5);
 
-/// Receives what the agent of a machine measured.
-pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage], PollOwnership) + Send + Sync>;
+/// The books of the machines that this replica polls, on their way to history.
+pub trait UsageLedger: Send + Sync {
+    /// A report has come, with a part of its machine's book.
+    fn record(&self, state: &State, report: &AgentReport);
 
-/// The time in which the reports of an agent come to this replica. Between two reports of one
-/// ownership no other replica received any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PollOwnership {
-    /// Increases when replicas join or leave, which may redirect any machine elsewhere and back.
-    pub generation: u64,
-    /// The agent is redirected to another replica with the answer to this report.
-    pub is_handing_over: bool,
-    /// How long that answer may take; until then the agent contacts no other replica.
-    pub exclusive_for: Span,
+    /// The entries of a machine's book that this replica has on its disk.
+    fn recorded(&self, machine: &Name) -> Option<UsageMark>;
 }
 
 /// The replicas and the leader, as this replica sees them.
@@ -103,8 +96,6 @@ pub struct LinkShard {
     clock: Arc<dyn Clock>,
     settings: LinkConfig,
     cluster_view: Mutex<ClusterView>,
-    /// How often the membership has changed.
-    membership_generation: AtomicU64,
     /// The log entry with the current membership. Polling agents get a new one at once: the next
     /// change may remove all the masters that they know.
     committed_membership: watch::Sender<Option<(u64, u64)>>,
@@ -117,8 +108,8 @@ pub struct LinkShard {
     reclaim_feed: Mutex<ReclaimFeed>,
     /// What tasks use, as their agents last reported.
     pub usage: UsageCache,
-    /// Where usage goes besides the estimates, if anywhere.
-    usage_sink: OnceLock<UsageSink>,
+    /// Where usage is kept, if anywhere.
+    usage_ledger: OnceLock<Arc<dyn UsageLedger>>,
     started: Instant,
 }
 
@@ -157,7 +148,6 @@ impl LinkShard {
             clock,
             settings,
             cluster_view: Mutex::default(),
-            membership_generation: AtomicU64::new(0),
             committed_membership: watch::Sender::default(),
             pending_forward: Mutex::default(),
             newest_reports: Mutex::default(),
@@ -165,21 +155,22 @@ impl LinkShard {
             wake: Notify::new(),
             reclaim_feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
             usage: UsageCache::default(),
-            usage_sink: OnceLock::new(),
+            usage_ledger: OnceLock::new(),
             started: Instant::now(),
         }
     }
 
-    /// Sets where usage goes besides the estimates, from now on. Only the first call counts.
-    pub fn set_usage_sink(&self, sink: UsageSink) {
-        drop(self.usage_sink.set(sink));
+    /// Sets where usage is kept from now on. Only the first call counts.
+    pub fn set_usage_ledger(&self, ledger: Arc<dyn UsageLedger>) {
+        drop(self.usage_ledger.set(ledger));
+    }
+
+    fn usage_recorded(&self, machine: &Name) -> Option<UsageMark> {
+        self.usage_ledger.get()?.recorded(machine)
     }
 
     pub fn set_cluster_view(&self, view: ClusterView) {
         let mut current = lock(&self.cluster_view);
-        if current.replicas != view.replicas {
-            self.membership_generation.fetch_add(1, Ordering::Relaxed);
-        }
         let committed_membership = view.committed_membership.or(current.committed_membership);
         *current = view;
         drop(current);
@@ -232,6 +223,8 @@ impl LinkShard {
                     redirect: self.redirect(&report),
                     is_revoked: false,
                     incarnation,
+                    usage_recorded: self.usage_recorded(&report.machine),
+                    time: self.replicated.log_time(),
                 });
             }
             tokio::select! {
@@ -278,6 +271,8 @@ impl LinkShard {
             redirect: None,
             is_revoked: true,
             incarnation: 0,
+            usage_recorded: None,
+            time: self.replicated.log_time(),
         }
     }
 
@@ -299,6 +294,8 @@ impl LinkShard {
             redirect: None,
             is_revoked: false,
             incarnation: 0,
+            usage_recorded: None,
+            time: self.replicated.log_time(),
         }
     }
 
@@ -314,10 +311,9 @@ impl LinkShard {
                 self.usage.record_report(machine, report.usage.clone());
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let ownership = self.poll_ownership(report);
             let changes = self.replicated.with(|view| {
-                if let Some(sink) = self.usage_sink.get() {
-                    sink(&view.state, machine, &report.usage, ownership);
+                if let Some(ledger) = self.usage_ledger.get().filter(|_| report.hang) {
+                    ledger.record(&view.state, report);
                 }
                 lock(&self.reclaim_feed).on_usage(&view.state, machine, &report.usage, at)
             });
@@ -352,15 +348,6 @@ impl LinkShard {
     fn since_heard(&self, machine: MachineId) -> Option<Span> {
         let at = lock(&self.last_forwarded).get(&machine).copied()?;
         Some(Span(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
-    }
-
-    fn poll_ownership(&self, report: &AgentReport) -> PollOwnership {
-        let number = self.membership_generation.load(Ordering::Relaxed);
-        PollOwnership {
-            generation: number,
-            is_handing_over: self.redirect(report).is_some(),
-            exclusive_for: self.settings.poll,
-        }
     }
 
     fn redirect(&self, report: &AgentReport) -> Option<String> {
@@ -537,6 +524,7 @@ mod tests {
             usage: Vec::new(),
             resource_pressure: Vec::new(),
             wall: Time(1),
+            book: Default::default(),
         }
     }
 
@@ -607,26 +595,6 @@ mod tests {
         assert_eq!(found(&agent_report).len(), 1, "it asks again");
         agent_report.resource_pressure.clear();
         assert_eq!(found(&agent_report).len(), 1, "it is well");
-    }
-
-    #[test]
-    fn a_tenure_ends_with_a_redial_and_when_replicas_change() {
-        let folder = TempFolder::new();
-        let mut shard = shard(&folder);
-        shard.settings.redirect = true;
-        let peer = |id: u64| Peer { name: format!("m{id}"), address: format!("127.0.0.1:{id}") };
-        let stand = |id, replicas: &[u64]| {
-            let replicas = replicas.iter().map(|id| (*id, peer(*id))).collect();
-            shard.set_cluster_view(ClusterView { id, replicas, ..ClusterView::default() });
-            shard.poll_ownership(&report(1, 1))
-        };
-        let owner = poll_assignment::assigned_replica(&report(1, 1).machine, &[1, 2]).unwrap();
-        let first = stand(owner, &[1, 2]);
-        assert!(!first.is_handing_over);
-        assert_eq!(stand(owner, &[1, 2]), first, "nobody came or went");
-        assert!(stand(3 - owner, &[1, 2]).is_handing_over, "it is another's");
-        let later = stand(owner, &[owner]);
-        assert!(later.generation > first.generation && !later.is_handing_over);
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,15 +33,19 @@ pub(crate) fn open<T: DeserializeOwned>(
     postcard::from_bytes(&payload[FORMAT_LEN..]).map_err(bad)
 }
 
+/// The format that a record says it has.
+pub(crate) fn format(payload: &[u8]) -> Option<u16> {
+    payload.first_chunk::<FORMAT_LEN>().map(|format| u16::from_le_bytes(*format))
+}
+
 /// Looks at the format alone.
 ///
 /// # Errors
 /// When it is none that this build reads.
 pub(crate) fn check(dir: &str, number: u64, newest: u16, payload: &[u8]) -> io::Result<()> {
-    let Some(format) = payload.first_chunk::<FORMAT_LEN>() else {
+    let Some(found) = format(payload) else {
         return Err(invalid(format!("{dir}: record {number} is too short to have a format")));
     };
-    let found = u16::from_le_bytes(*format);
     if found == 0 || found > newest {
         return Err(invalid(format!(
             "{dir}: record {number} is of format {found}; allowed: 1 to {newest}; run the newer \

@@ -6,6 +6,7 @@
 //! Rejected: sequence-numbered deltas from agents. They save bytes that a poll every few seconds
 //! does not need, and a gap in them is a bug that hides for months.
 
+use crate::usage::{UsageMark, UsageReport};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::desired::DesiredTask;
 use cellwright_cell::id::TaskId;
@@ -62,6 +63,9 @@ pub struct AgentReport {
     pub resource_pressure: Vec<ResourcePressureReport>,
     /// The machine's clock when the report was sent.
     pub wall: Time,
+    /// What its tasks used, for history. Only reports whose answer may wait have it.
+    #[serde(default)]
+    pub book: UsageReport,
 }
 
 impl AgentReport {
@@ -72,8 +76,11 @@ impl AgentReport {
         let fits = |report: &AgentReport| {
             postcard::experimental::serialized_size(report).is_ok_and(|bytes| bytes <= max_bytes)
         };
-        let parts: [fn(&mut AgentReport); 3] = [
+        let parts: [fn(&mut AgentReport); 5] = [
+            |report| report.book.open = None,
             |report| report.usage.clear(),
+            // They are sent again, with a report that has room for them.
+            |report| report.book.closed.clear(),
             |report| report.packages = None,
             |report| report.spec = None,
         ];
@@ -114,6 +121,10 @@ pub struct AgentOrders {
     pub is_revoked: bool,
     /// The newest incarnation of the machine in the log; 0 for none.
     pub incarnation: u64,
+    /// The entries of its book that need not be sent again.
+    pub usage_recorded: Option<UsageMark>,
+    /// The time of the cell when this was answered.
+    pub time: Time,
 }
 
 /// Request of an agent for other machines that have a package.

@@ -10,6 +10,7 @@
 //! | `link_shard` | what a replica that polls agents tells the leader |
 //! | `scheduler` | the log, proposals, leases |
 //! | `unavailable` | why there is no verdict |
+//! | `usage` | the book of what a machine's tasks used |
 //!
 //! Rejected: the messages with the client that sends them. Whatever reads a report would be built
 //! with TLS and certificates, the small program around each task too.
@@ -18,8 +19,10 @@ mod agent;
 mod link_shard;
 mod scheduler;
 mod unavailable;
+mod usage;
 
 pub use agent::*;
 pub use link_shard::*;
 pub use scheduler::*;
 pub use unavailable::*;
+pub use usage::*;

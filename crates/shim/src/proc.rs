@@ -38,6 +38,17 @@ pub fn get(pid: i32) -> Option<Process> {
     parse(&String::from_utf8_lossy(&raw))
 }
 
+/// Ticks of CPU of the children that this process has reaped, and of those that they had.
+#[must_use]
+pub fn reaped_ticks() -> Option<u64> {
+    let stat = fs::read("/proc/self/stat").ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let rest = stat.rsplit_once(')')?.1;
+    let mut fields = rest.split_ascii_whitespace().skip(13);
+    let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
+    user.checked_add(system)
+}
+
 /// Its children and theirs, in order of their pids.
 #[must_use]
 pub fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {

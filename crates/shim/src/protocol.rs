@@ -2,6 +2,7 @@
 //! attempt's folder. A shim lives longer than the agent that started it, so this is a contract
 //! between versions: fields are added with defaults, never changed.
 
+use cellwright_agent_core::book::FinalReading;
 use cellwright_agent_core::reconcile::End;
 use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use serde::{Deserialize, Serialize};
@@ -152,6 +153,9 @@ pub struct Exit {
     pub ended: u64,
     /// Whether the container's seccomp filter killed it, whatever signal is reported.
     pub filtered: bool,
+    /// What it had used when the last of its processes was gone. Absent: nobody could read it.
+    #[serde(default)]
+    pub usage: Option<FinalReading>,
 }
 
 /// What an out-of-memory kill had to do with an exit.
@@ -202,8 +206,10 @@ mod tests {
     #[test]
     fn an_end_is_told_by_its_cause_and_by_what_memory_had_to_do_with_it() {
         let exit = |cause, code, signal, memory| {
-            let (notice, started, filtered) = (None, None, false);
-            Exit { code, signal, cause, memory, notice, started, ended: 0, filtered }.outcome()
+            let (notice, started, filtered, usage) = (None, None, false, None);
+            let exit =
+                Exit { code, signal, cause, memory, notice, started, ended: 0, filtered, usage };
+            exit.outcome()
         };
         let kill = |memory| exit(ExitCause::Itself, None, Some(9), memory);
         assert_eq!(kill(OomCause::Nothing), End::Failed(ExitClass::Signal(9)));

@@ -9,6 +9,7 @@
 //! two processes would share the database, and damage to it would lose every task at once.
 
 use crate::protocol::{Exit, Launch, ShimRecord};
+use cellwright_agent_core::book::UsageBook;
 use cellwright_agent_core::orders::Orders;
 use cellwright_cell::desired::DesiredTask;
 use rustix::fs::OFlags;
@@ -58,6 +59,7 @@ impl Recorded for Orders {}
 impl Recorded for Launch {}
 impl Recorded for ShimRecord {}
 impl Recorded for Exit {}
+impl Recorded for UsageBook {}
 /// The first number of a range.
 impl Recorded for u32 {}
 /// Identities of devices.

@@ -2,6 +2,7 @@
 //! tears it down when the task has ended; the agent does, when the shim died before.
 
 use crate::protocol::{Launch, OomCause};
+use cellwright_agent_core::book::FinalReading;
 use cellwright_isolate::Error;
 use cellwright_isolate::cgroup::{Group, GroupPath, Layout, OomCounts, OomVerdict, Tree};
 use cellwright_isolate::container::{Bundle, ContainerId, Runc, Runtime};
@@ -63,6 +64,31 @@ impl Sandbox {
             // Limits and kills work without it; only the accounting of its CPU stalls is lost.
             let _ = group.count_members(pid);
         }
+    }
+
+    /// What the task had used when the last of its processes was gone, from its cgroup. Without
+    /// one, from this process, which has reaped all of them; the kernel rounds that to a hundredth
+    /// of a second.
+    pub fn final_reading(&self, started: u64, ended: u64) -> FinalReading {
+        self.group_reading(started, ended).unwrap_or_else(|| {
+            let ticks = crate::proc::reaped_ticks().unwrap_or(0);
+            let second = rustix::param::clock_ticks_per_second().max(1);
+            let cpu_micros = ticks.saturating_mul(1_000_000) / second;
+            FinalReading { started, ended, cpu_micros, io_bytes: 0, ram_peak: 0 }
+        })
+    }
+
+    /// The counters of its cgroup; nothing when it has none, or none that can be read.
+    #[must_use]
+    pub fn group_reading(&self, started: u64, ended: u64) -> Option<FinalReading> {
+        let usage = self.group.as_ref()?.usage().ok()?;
+        Some(FinalReading {
+            started,
+            ended,
+            cpu_micros: u64::try_from(usage.cpu.as_micros()).unwrap_or(u64::MAX),
+            io_bytes: usage.io_read.saturating_add(usage.io_written),
+            ram_peak: usage.memory_peak.unwrap_or(0),
+        })
     }
 
     /// Out-of-memory kills in the cgroup so far.

@@ -128,8 +128,9 @@ fn lease_over_exit() -> Exit {
 
 fn unstarted_exit(cause: ExitCause) -> Exit {
     let memory = OomCause::Nothing;
-    let (code, signal, notice, started) = (None, None, None, None);
-    Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
+    let (code, signal, notice, started, usage) = (None, None, None, None, None);
+    let (ended, filtered) = (boot::now(), false);
+    Exit { code, signal, cause, memory, notice, started, ended, filtered, usage }
 }
 
 /// An exit that the program itself could not explain is explained in its log.

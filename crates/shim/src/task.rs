@@ -305,6 +305,7 @@ impl Task {
     /// The exit, once nothing is left.
     pub fn exit(&self) -> Exit {
         let (code, signal) = self.ended.unwrap_or((None, None));
+        let ended = boot::now();
         Exit {
             code,
             signal,
@@ -312,8 +313,9 @@ impl Task {
             memory: self.memory,
             notice: self.notice(),
             started: Some(self.started),
-            ended: boot::now(),
+            ended,
             filtered: self.is_filtered_exit,
+            usage: Some(self.sandbox.final_reading(self.started, ended)),
         }
     }
 }

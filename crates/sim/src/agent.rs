@@ -11,6 +11,7 @@ pub mod task_profile;
 pub mod virtual_kernel;
 
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
+use cellwright_agent_core::book::{ClockCorrection, Clocks, UsageBook};
 use cellwright_agent_core::cpus::CpuList;
 use cellwright_agent_core::incarnation::{IncarnationNumber, IncarnationUpdate};
 use cellwright_agent_core::orders::{Orders, OrdersUpdate};
@@ -26,7 +27,7 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::{LimitsInForce, ObservedState};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
-use cellwright_messages::{AgentOrders, AgentReport};
+use cellwright_messages::{AgentOrders, AgentReport, UsageReport};
 use invariants::AgentInvariants;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,6 +95,8 @@ pub struct AgentBugs {
     pub swaps_usage: bool,
     /// Reports limits in force as soon as they are ordered.
     pub confirms_early: bool,
+    /// Tells each entry of its book as one of the present.
+    pub tells_usage_anew: bool,
 }
 
 /// A task started or stopped running here: the input of overlap checks.
@@ -124,6 +127,13 @@ pub struct VirtualAgent {
     meters: BTreeMap<Attempt, Meter>,
     readings: Readings,
     sampler: Sampler,
+    /// What its tasks used; on a disk that loses nothing but all of it.
+    book: UsageBook,
+    /// Books so far.
+    books: u64,
+    /// Its clock, as it was when it last reported.
+    clocks: Clocks,
+    correction: ClockCorrection,
     last_sample: u64,
     /// Set in simulated cells.
     pub invariants: Option<AgentInvariants>,
@@ -144,6 +154,10 @@ impl VirtualAgent {
             meters: BTreeMap::new(),
             readings: Readings::default(),
             sampler: Sampler::default(),
+            book: UsageBook::new(1),
+            books: 1,
+            clocks: Clocks { wall: Time::ZERO, boot: 0 },
+            correction: ClockCorrection::default(),
             last_sample: 0,
             invariants: None,
         }
@@ -182,6 +196,15 @@ impl VirtualAgent {
         self.control = new_control(self.settings, now);
         self.meters.clear();
         (self.readings, self.sampler) = Default::default();
+        // Nobody read the last counters. What was sampled before is on the disk.
+        self.kernel.last_words.clear();
+        self.book.retain(|_| false);
+        self.books += 1;
+        if is_disk_lost {
+            self.book = UsageBook::new(self.books);
+        } else {
+            self.book.renew(self.books);
+        }
         if let Some(invariants) = &mut self.invariants {
             invariants.reboot(is_disk_lost);
         }
@@ -209,9 +232,15 @@ impl VirtualAgent {
             let last = usage.last().map_or(Resources::ZERO, |usage| usage.used);
             usage.iter_mut().fold(last, |before, usage| std::mem::replace(&mut usage.used, before));
         }
+        self.clocks = Clocks { wall, boot: now };
+        let mut book = if hang { self.book.report(u64::MAX, now) } else { UsageReport::default() };
+        if self.bugs.tells_usage_anew {
+            book.closed.iter_mut().for_each(|entry| entry.begun = wall);
+            book.book = now;
+        }
         let resource_pressure = self.control.resource_pressure(Time(now));
-        let facts =
-            Facts { spec: self.spec.clone(), packages: None, usage, resource_pressure, wall };
+        let spec = self.spec.clone();
+        let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book };
         let mut report = self.core.report(hang, facts, now);
         if self.bugs.reports_ends_once {
             let is_live =
@@ -227,6 +256,10 @@ impl VirtualAgent {
     /// Applies the answer to a poll sent at `sent`.
     pub fn apply_orders(&mut self, answer: AgentOrders, sent: u64, now: u64) {
         let real = self.invariants.is_some().then(|| answer.clone());
+        if let Some(mark) = answer.usage_recorded {
+            self.book.confirm(mark);
+        }
+        self.correction.observe(self.wall(now), answer.time);
         let update = self.core.handle_orders(self.apply_bugs(answer), sent);
         let is_for_us = update.incarnation_change != IncarnationUpdate::Raised;
         if let (Some(invariants), Some(real)) = (&mut self.invariants, &real) {
@@ -280,8 +313,13 @@ impl VirtualAgent {
                 if self.bugs.hides_unhealthy && event == Event::Health(Health::Ill) {
                     continue;
                 }
-                is_news |= self.core.observe(attempt, event).needs_report;
+                let change = self.core.observe(attempt, event);
+                is_news |= change.needs_report;
+                if change.started {
+                    self.book_start(attempt, now);
+                }
             }
+            self.book_ends(now);
             for action in self.core.next_actions(now) {
                 is_still = false;
                 is_news |= self.execute(action, now);
@@ -310,7 +348,7 @@ impl VirtualAgent {
             Action::Kill { .. } if self.bugs.keeps_unlisted => {}
             Action::Kill { attempt } => self.kernel.kill(attempt, now),
             Action::Renew { attempt, until } => self.kernel.renew(attempt, until),
-            Action::Forget { .. } => {}
+            Action::Forget { attempt } => self.book.forget(attempt),
         }
         false
     }
@@ -336,6 +374,36 @@ impl VirtualAgent {
         self.kernel.start(order, settings, lease_until, now);
     }
 
+    /// What its clock says, if it goes on as when it last reported.
+    fn wall(&self, now: u64) -> Time {
+        let Clocks { wall, boot } = self.clocks;
+        Time(wall.0.saturating_add(now.saturating_sub(boot)))
+    }
+
+    fn clocks(&self, now: u64) -> Clocks {
+        Clocks { wall: self.correction.correct(self.wall(now)), boot: now }
+    }
+
+    fn book_start(&mut self, attempt: Attempt, now: u64) {
+        let clocks = self.clocks(now);
+        if let Some(program) = self.kernel.programs().get(&attempt)
+            && let Some(started) = program.started
+        {
+            self.book.begin(attempt, &program.order.name, &program.work, started, clocks);
+        }
+    }
+
+    /// The last words of shims; of what ended before anybody saw it run, the only ones.
+    fn book_ends(&mut self, now: u64) {
+        let clocks = self.clocks(now);
+        for (attempt, order, reading) in std::mem::take(&mut self.kernel.last_words) {
+            if let Order::Run(work) = &order.action {
+                self.book.begin(attempt, &order.name, work, reading.started, clocks);
+            }
+            self.book.end(attempt, Some(reading));
+        }
+    }
+
     /// Samples what tasks use and runs the control loops on it; returns whether a task ended.
     fn sample_usage(&mut self, now: u64) -> bool {
         self.last_sample = now;
@@ -357,6 +425,13 @@ impl VirtualAgent {
                 samples.push(TaskSample { limits: in_force, ..sample });
             }
         }
+        for (attempt, reading) in self.readings.latest() {
+            if let Some(program) = self.kernel.programs().get(attempt) {
+                self.book.observe(*attempt, &program.work, reading);
+            }
+        }
+        let clocks = self.clocks(now);
+        self.book.close_due(clocks);
         // No data outlives its program on this disk.
         let emptied: Vec<Attempt> = self.control.awaiting_cleanup().collect();
         emptied.into_iter().for_each(|attempt| self.control.cleaned_up(attempt));

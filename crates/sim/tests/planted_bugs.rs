@@ -226,6 +226,12 @@ fn a_reservation_by_what_another_task_uses() {
     assert_caught_in(bugs, &["and reserves"], no_faults);
 }
 
+#[test]
+fn an_agent_that_tells_usage_anew_is_billed_twice() {
+    let bugs = agent(AgentBugs { tells_usage_anew: true, ..AgentBugs::default() });
+    assert_caught_in(bugs, &["of CPU, and history has"], no_faults);
+}
+
 /// Without the bugs of reclamation and pressure eviction, the checks that catch them find nothing.
 #[test]
 fn cells_in_which_nothing_goes_wrong_keep_every_rule_of_usage() {

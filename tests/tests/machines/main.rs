@@ -5,6 +5,7 @@
 
 mod agent;
 mod alloc;
+mod billing;
 mod calibration;
 mod clocks;
 mod cores;

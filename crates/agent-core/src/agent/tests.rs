@@ -20,6 +20,8 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
         redirect: None,
         is_revoked: false,
         incarnation: 0,
+        usage_recorded: None,
+        time: Time::ZERO,
     }
 }
 
@@ -41,7 +43,8 @@ fn states(agent: &mut AgentCore) -> Vec<ObservedState> {
         address: None,
     };
     let (usage, resource_pressure) = (Vec::new(), Vec::new());
-    let facts = Facts { spec, packages: None, usage, resource_pressure, wall: Time::ZERO };
+    let (wall, book) = (Time::ZERO, UsageReport::default());
+    let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book };
     let report = agent.report(false, facts, 7);
     report.tasks.into_iter().map(|task| task.state).collect()
 }

@@ -40,6 +40,10 @@ impl Agent {
     }
 
     pub(super) fn on_answer(&mut self, answer: AgentOrders, sent: u64) {
+        if let Some(mark) = answer.usage_recorded {
+            self.ledger.book.confirm(mark);
+        }
+        self.ledger.correction.observe(cellwright_identity::clock::wall(), answer.time);
         let outcome = self.core.handle_orders(answer, sent);
         self.note_incarnation(outcome.incarnation_change);
         if outcome.orders == OrdersUpdate::Changed {

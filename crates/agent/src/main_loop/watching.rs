@@ -3,10 +3,12 @@
 
 use super::{Agent, LocalAttempt};
 use crate::attempt::AttemptUpdate;
+use crate::book_keeper::Found;
 use crate::boot;
 use crate::health::{ProbeTarget, run_probes};
 use crate::machine;
 use crate::record;
+use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
 use crate::usage::MeasuredTask;
 use crate::watch::{AllocDisk, Finding, ResizedAlloc, WatchList, WatchedTask};
@@ -170,6 +172,62 @@ impl Agent {
         let text = (!all.is_empty()).then(|| all.join("; "));
         machine::set_text_attribute(&mut self.machine, machine::UNASSIGNED_PORTS, text.as_deref());
         self.news.notify_one();
+    }
+
+    /// Takes up the book of an earlier agent. Where there is none, what it may have told of tasks
+    /// that run already is not told again.
+    pub(super) fn adopt_usage(&mut self, found: Found) {
+        let clocks = self.ledger.clocks();
+        let attempts = self.core.attempts();
+        for (attempt, entry) in attempts.iter().filter(|_| found == Found::Nothing) {
+            let Order::Run(work) = &entry.order.action else { continue };
+            self.ledger.book.begin_late(*attempt, &entry.order.name, work, clocks);
+            if exit_of(&self.folders.attempt_dir(*attempt)).is_ok_and(|exit| exit.is_some()) {
+                self.ledger.book.end(*attempt, None);
+            }
+        }
+        self.ledger.book.retain(|attempt| attempts.contains_key(&attempt));
+    }
+
+    /// Its program runs since its shim started it.
+    pub(super) fn book_start(&mut self, attempt: Attempt) {
+        let started =
+            self.locals.get(&attempt).and_then(|local| Some(local.status.as_ref()?.started));
+        let entry = self.core.attempt(attempt);
+        if let (Some(started), Some(entry)) = (started, entry)
+            && let Order::Run(work) = &entry.order.action
+        {
+            let clocks = self.ledger.clocks();
+            self.ledger.book.begin(attempt, &entry.order.name, work, started, clocks);
+        }
+    }
+
+    /// The last words about a task are those of its shim; nobody else may have seen it run.
+    pub(super) fn book_end(&mut self, attempt: Attempt) {
+        let exit = exit_of(&self.folders.attempt_dir(attempt)).ok().flatten();
+        let reading = exit.and_then(|exit| exit.usage);
+        let entry = self.core.attempt(attempt);
+        if let (Some(reading), Some(entry)) = (reading, entry)
+            && let Order::Run(work) = &entry.order.action
+        {
+            let clocks = self.ledger.clocks();
+            self.ledger.book.begin(attempt, &entry.order.name, work, reading.started, clocks);
+        }
+        self.ledger.book.end(attempt, reading);
+    }
+
+    /// Adds what was read since, closes what is over, and writes what was closed.
+    pub(super) fn keep_book(&mut self) {
+        let cgroup_readings = self.readings.latest();
+        for (attempt, reading) in cgroup_readings.iter().chain(self.process_sampler.latest()) {
+            let entry = self.core.attempt(*attempt);
+            if let Some(Order::Run(work)) = entry.map(|entry| &entry.order.action) {
+                self.ledger.book.observe(*attempt, work, reading);
+            }
+        }
+        let clocks = self.ledger.clocks();
+        self.ledger.book.close_due(clocks);
+        self.ledger.write_if_due();
     }
 
     pub(super) fn measure(&mut self) -> Vec<cellwright_messages::TaskUsage> {

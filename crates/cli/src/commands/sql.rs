@@ -33,6 +33,8 @@ Examples:
   cell sql \"select * from task_events where event = ?\" --arg failed
   cell sql \"select day, sum(cpu_used) / 3600000 from usage_daily group by 1\" \\
     -o csv
+  cell sql \"select user, job, tasks, pending from jobs_now\"
+  cell sql \"select job, percentile(cpu_avg, 95, millis) from usage group by 1\"
   cell sql --export-trace DIR";
 
 /// Ask the history of the cell: one SELECT

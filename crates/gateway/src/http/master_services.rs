@@ -234,7 +234,7 @@ fn blob_error(error: BlobError) -> ApiError {
 
 /// The sentence names the event's object as it was called then.
 fn event_record(state: &State, item: RecordedEvent) -> EventRecord {
-    let RecordedEvent { index, position, object, reason_object: _, event } = item;
+    let RecordedEvent { index, position, object, reason_object: _, event, submission: _ } = item;
     let text = words::event_text(state, &event);
     let machine = match event.kind {
         EventKind::Machine { .. } => Some(object.clone()),

@@ -93,6 +93,7 @@ fn report() -> AgentReport {
         usage: vec![],
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
+        book: Default::default(),
     }
 }
 

@@ -35,6 +35,7 @@ async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
         usage: vec![],
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
+        book: Default::default(),
     };
     let agent = cell.client(Some(&Caller::Agent(name("m7"))));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap()

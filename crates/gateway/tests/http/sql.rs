@@ -5,12 +5,13 @@ use crate::support::{Cell, CellOptions, Folder, machine, within};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
 use cellwright_history::Value as SqlValue;
 use cellwright_master::handle::Caller;
 use cellwright_master::history::HistoryService;
-use cellwright_messages::{AgentReport, Epoch, TaskUsage};
+use cellwright_messages::{AgentReport, Epoch, UsageEntry, UsageMark, UsageReport};
 use cellwright_supervise::Supervisor;
 use serde_json::{Value, json};
 use std::sync::mpsc;
@@ -122,27 +123,54 @@ async fn the_metrics_page_says_how_far_behind_history_is() {
     assert!(page.contains("\ncell_history_failing 0\n"), "{page}");
 }
 
-/// A poll of the agent of `m1`, which ran the first task for a while, at this replica.
-async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
+/// What the first task used in a second, which was the nth.
+fn entry(nth: u64, cpu: u64) -> UsageEntry {
+    UsageEntry {
+        number: nth,
+        name: "ubar/jfoo/0".into(),
+        attempt: 1,
+        priority: Priority(200),
+        begun: Time(cellwright_identity::clock::wall().0 / 3_600_000 * 3_600_000 + nth * 1000),
+        millis: 1000,
+        samples: 1,
+        cpu_micros: cpu * 1000,
+        cpu_max: cpu,
+        ram_avg: 1 << 20,
+        ram_max: 1 << 20,
+        disk_max: 0,
+        io_bytes: 0,
+        reserved: Resources::ZERO,
+        limit: Resources::ZERO,
+    }
+}
+
+/// A poll of the agent of `m1` at this replica, with these entries of its book. Returns the newest
+/// one that it need not tell again.
+async fn report_usage(
+    cell: &Cell,
+    number: u64,
+    closed: &[UsageEntry],
+    open: &[UsageEntry],
+) -> Option<UsageMark> {
     let (task, attempt) = (TaskId(0), 1);
-    let used = Resources { cpu, ram: 1 << 20, ..Resources::ZERO };
     let running = ObservedState::Running { healthy: true };
     let report = AgentReport {
         machine: Name::new("m1").unwrap(),
         incarnation: 1,
         number,
         taken: Epoch::default(),
-        hang: false,
+        hang: true,
         orders_digest: 7,
         spec: None,
         tasks: vec![ObservedTask { task, attempt, log_saver_run: 0, state: running, limits: None }],
         packages: None,
-        usage: vec![TaskUsage { task, attempt, used }],
+        usage: vec![],
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
+        book: UsageReport { book: 5, closed: closed.to_vec(), open: Some(open.to_vec()) },
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
-    within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();
+    within(agent.poll(&cell.address, &report, Span(0))).await.unwrap().usage_recorded
 }
 
 /// Two replicas, and a running task.
@@ -164,21 +192,63 @@ async fn two_replicas() -> (Cell, Cell) {
     (first, second)
 }
 
-/// Over any number of windows: a window of five minutes may end in between.
 const USAGE: &str = "select user, job, machine, max(cpu_max), sum(samples) from usage
                      group by user, job, machine";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_now_is_of_one_entry_of_the_log() {
+    let cell = Cell::start().await;
+    cell.furnish(3).await;
+    let now = "select user, job, tasks from jobs_now";
+    assert_eq!(rows(&cell, now).await, json!([["ubar", "jfoo", 3]]));
+    let points = "select distinct log_index from
+                  (select log_index from jobs_now union all select log_index from tasks_now
+                   union all select log_index from machines_now)";
+    assert_eq!(rows(&cell, points).await.as_array().map(Vec::len), Some(1));
+    let known = "select count(*) from tasks_now
+                 where (select max(log_index) from task_events) <= log_index";
+    assert_eq!(rows(&cell, known).await, json!([[3]]), "and events reach up to it");
+    let machines = "select machine, state, cpu > 0 from machines_now";
+    assert_eq!(rows(&cell, machines).await[0][0], "m1");
+    let wrong = json!({ "query": "select usr from jobs_now" });
+    let answer = cell.ask("POST /v1/sql", wrong).await;
+    assert!(answer.text.contains("did you mean user?"), "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_version_of_a_job_is_in_the_answer() {
+    let cell = Cell::start().await;
+    cell.furnish(3).await;
+    let sql = "select user, job, version, event, tasks, band, cpu_limit > 0, actor,
+               json_extract(spec, '$.name') from submissions";
+    let found = rows(&cell, sql).await;
+    let row = found[0].as_array().unwrap();
+    let expected = json!(["ubar", "jfoo", 1, "submitted", 3]);
+    assert_eq!(Value::from(row[..5].to_vec()), expected);
+    assert_eq!(found[0][8], "jfoo");
+    let spec = rows(&cell, "select spec from submissions").await;
+    assert!(!spec[0][0].as_str().unwrap().contains("\"command\":[\""), "{spec}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     let (first, mut second) = two_replicas().await;
-    report_usage(&second, 1, 700).await;
+    let now = |number: u64, cpu| UsageEntry { number: 0, ..entry(number, cpu) };
+    report_usage(&second, 1, &[], &[now(1, 700)]).await;
     let measured = json!([["ubar", "jfoo", "m1", 700, 1]]);
     for cell in [&second, &first] {
         assert_eq!(rows(cell, USAGE).await, measured, "measured, and written nowhere yet");
     }
-    report_usage(&second, 2, 300).await;
+    let told = [entry(1, 700), entry(2, 300)];
+    let mut number = 2;
+    while report_usage(&second, number, &told, &[]).await.is_none_or(|mark| mark.up_to < 2) {
+        number += 1;
+    }
     let expected = json!([["ubar", "jfoo", "m1", 700, 2]]);
-    assert_eq!(rows(&second, USAGE).await, expected);
+    assert_eq!(rows(&second, USAGE).await, expected, "told more than once, and there once");
+    // Its answer got lost, and the agent went to the other one.
+    report_usage(&first, number + 1, &told, &[]).await;
+    assert_eq!(rows(&first, USAGE).await, expected, "the same rows");
     // Written by the one; the other fetches it when its last copy is some seconds old.
     second.history_keeper.take().unwrap().stop().await;
     assert_eq!(rows(&second, USAGE).await, expected, "once, and not twice");

@@ -29,6 +29,8 @@ fn window(task_index: u32, from: u64, until: u64) -> UsageRow {
         peak: amount(60),
         reserved: amount(100),
         limit: amount(150),
+        cpu_micros: 50 * (until - from),
+        labels: String::new(),
     }
 }
 
@@ -39,7 +41,8 @@ fn limits(rows: &[UsageRow]) -> Vec<(i64, i64)> {
     let args = [Value::Text("ann".into()), Value::Text("web".into()), Value::Integer(0)];
     let sql = query_of_console("HISTORY");
     let reader = HistoryReader::new(folder.path());
-    let answer = reader.query_with(rows, &sql, &args, QueryLimits::default()).unwrap();
+    let present = Present::of_usage(rows.to_vec());
+    let answer = reader.query_with(present, &sql, &args, QueryLimits::default()).unwrap();
     let number = |value: &Value| match value {
         Value::Integer(number) => *number,
         other => panic!("{other:?} is no number"),

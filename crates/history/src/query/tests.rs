@@ -78,7 +78,7 @@ fn codes_are_told_in_the_words_of_the_commands() {
     // Every documented function exists, and takes the documented arguments.
     for (call, _) in crate::sql_functions::FUNCTIONS {
         let names = "'x' reason, 'code' exit_class, 1 exit_code, 'o' object, 'e' event,
-            'm' machine, 'd' detail";
+            'm' machine, 'd' detail, 7 x, 95 p, 1 weight";
         let sql = format!("select {call} from (select {names})");
         HistoryReader::new(folder.path()).query(&sql, &[], QueryLimits::default()).unwrap();
     }
@@ -231,6 +231,8 @@ fn used(at: u64, nth: u32) -> UsageRow {
         peak: none,
         reserved: none,
         limit: none,
+        cpu_micros: 0,
+        labels: String::new(),
     }
 }
 
@@ -239,7 +241,8 @@ fn putting_usage_before_a_query_counts_in_its_time() {
     let folder = folder(1);
     let rows: Vec<UsageRow> = (0..5000).map(|nth| used(BEGIN, nth)).collect();
     let limits = QueryLimits { max_time: Duration::ZERO, ..QueryLimits::default() };
-    let answer = HistoryReader::new(folder.path()).query_with(&rows, "select 1", &[], limits);
+    let present = Present::of_usage(rows);
+    let answer = HistoryReader::new(folder.path()).query_with(present, "select 1", &[], limits);
     assert_eq!(answer, Err(QueryError::TooSlow(Duration::ZERO)));
 }
 
@@ -252,7 +255,7 @@ fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
     assert_eq!(history.enforce_retention(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
     let sql = "select count(*), max(time) from usage";
     let answer = HistoryReader::new(folder.path())
-        .query_with(&[old, new.clone()], sql, &[], QueryLimits::default())
+        .query_with(Present::of_usage(vec![old, new.clone()]), sql, &[], QueryLimits::default())
         .unwrap();
     let time = i64::try_from(new.time.0).unwrap();
     assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);

@@ -13,7 +13,6 @@
 use super::{HistoryService, HistoryShared, WriterTask, lock};
 use crate::handle::MasterHandle;
 use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers};
-use cellwright_history::tables::USAGE;
 use cellwright_history::{History, HistoryError, UsageBatch, UsageCursor, UsageRow};
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
@@ -36,13 +35,6 @@ pub(super) struct PeerUsage {
     rows: Vec<UsageRow>,
 }
 
-/// Whether a query is about the table `usage`, that is, has it as a word. `usage_daily` is another
-/// table, and only has what is written.
-pub(super) fn mentions_usage_table(sql: &str) -> bool {
-    let of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-    sql.split(|c| !of_name(c)).any(|word| word.eq_ignore_ascii_case(USAGE.name))
-}
-
 /// The other replicas, and how to call them.
 pub(super) type PeerList = (Arc<dyn Peers>, Vec<(NodeId, Peer)>);
 
@@ -50,10 +42,7 @@ impl HistoryService {
     /// Connects agents' usage to history, and history's usage to the other replicas. Before this,
     /// and without it, the service has events only.
     pub fn attach(&self, handle: &MasterHandle) {
-        let (recorder, replicated) = (self.clone(), handle.replicated().clone());
-        handle.set_usage_sink(Box::new(move |state, machine, usage, tenure| {
-            recorder.record_usage(state, machine, usage, tenure, replicated.log_time());
-        }));
+        handle.set_usage_ledger(Arc::new(self.clone()));
         let source = self.clone();
         handle.set_usage_history_source(Box::new(move |mark| {
             let desk = source.clone();
@@ -67,7 +56,7 @@ impl HistoryService {
     async fn usage_since(&self, mark: UsageCursor) -> PastUsage {
         // Taken before the tables are read: rows that move in between are returned twice rather
         // than left out.
-        let present = lock(&self.0.usage).windows.unwritten();
+        let present = self.0.unwritten();
         let reader = self.0.reader.clone();
         let written = tokio::task::spawn_blocking(move || reader.usage_after(mark, MAX_ROWS)).await;
         // A replica without tables, or with tables that cannot be read, has nothing to return from
@@ -88,7 +77,7 @@ impl HistoryService {
             None => PeerUsage { at: Instant::now(), rows: self.fetch_peer_usage().await },
         };
         // After the others have answered, because their answers may have taken a while.
-        let mut rows = lock(&self.0.usage).windows.unwritten();
+        let mut rows = self.0.unwritten();
         rows.extend_from_slice(&peer_usage.insert(others).rows);
         rows
     }
@@ -115,6 +104,13 @@ impl HistoryService {
 }
 
 impl HistoryShared {
+    /// What agents told this replica and is in no table.
+    fn unwritten(&self) -> Vec<UsageRow> {
+        let (state, now) =
+            (self.replicated.with(|view| view.state.clone()), self.replicated.log_time());
+        lock(&self.usage).unwritten(&state, now)
+    }
+
     /// Whether the free space of the disk is reserved for the log.
     pub(super) fn is_disk_low(&self) -> bool {
         let parts = self.replica.get().and_then(Weak::upgrade);
@@ -158,30 +154,5 @@ impl WriterTask {
             }
         }
         Ok(!self.peers_with_more.is_empty())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::mentions_usage_table;
-
-    #[test]
-    fn only_a_query_that_names_the_table_asks_the_others() {
-        for sql in [
-            "select * from usage",
-            "SELECT 1 FROM Usage;",
-            "select * from \"usage\" join usage_daily using (day)",
-            "select u.time from(select * from usage)u",
-        ] {
-            assert!(mentions_usage_table(sql), "{sql}");
-        }
-        for sql in [
-            "select * from usage_daily",
-            "select cpu_usage, my_usage from events",
-            "select usages from events",
-            "select 1",
-        ] {
-            assert!(!mentions_usage_table(sql), "{sql}");
-        }
     }
 }

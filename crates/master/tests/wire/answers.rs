@@ -51,6 +51,7 @@ fn agent(samples: &mut Samples) {
     let orders = json!({
         "epoch": { "era": 20, "index": 21 }, "tasks": tasks, "orders_digest": 22, "poll": 23,
         "last_contact_age": 24, "redirect": "h", "is_revoked": true, "incarnation": 25,
+        "usage_recorded": { "book": 26, "up_to": 27 }, "time": 28,
     });
     samples.one::<AgentOrders>("sample", orders);
     let holder = json!({ "machine": "m1", "address": "h:1" });
@@ -87,7 +88,7 @@ fn replicas(samples: &mut Samples) {
     let row = json!({
         "time": 1, "millis": 2, "user": "u", "job": "j", "task_index": 3, "attempt": 4,
         "machine": "m", "band": "b", "samples": 5, "average": amount(), "peak": amount(),
-        "reserved": amount(), "limit": amount(),
+        "reserved": amount(), "limit": amount(), "cpu_micros": 16, "labels": "{}",
     });
     let written = json!({ "cursor": { "log_id": 6, "up_to": 7 }, "rows": [row], "more": true });
     let used = json!({ "task": 8, "attempt": 9, "used": amount() });

@@ -54,12 +54,18 @@ fn agent(samples: &mut Samples) {
         })
     };
     let tasks: Vec<Value> = states.iter().enumerate().map(task).collect();
+    let entry = json!({
+        "number": 17, "name": "u/j/0", "attempt": 18, "priority": 19, "begun": 20, "millis": 21,
+        "samples": 22, "cpu_micros": 23, "cpu_max": 24, "ram_avg": 25, "ram_max": 26,
+        "disk_max": 27, "io_bytes": 28, "reserved": amount(), "limit": amount(),
+    });
     let report = json!({
         "machine": "m1", "incarnation": 5, "number": 6, "taken": { "era": 7, "index": 8 },
         "hang": true, "orders_digest": 9, "spec": { "name": "m1", "capacity": amount() },
         "tasks": tasks, "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
         "usage": [{ "task": 10, "attempt": 11, "used": amount() }],
         "resource_pressure": [{ "dimension": "cpu", "lasted": 14, "requested": 15 }], "wall": 16,
+        "book": { "book": 29, "closed": [entry], "open": [entry] },
     });
     samples.one::<AgentReport>("sample", report);
     let holders = json!({ "machine": "m1", "digest": "ab", "task": 3 });

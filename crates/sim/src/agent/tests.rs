@@ -1,6 +1,8 @@
 //! A virtual agent by itself: its tasks end as they should, and its reports contain what it
 //! measured.
 
+mod usage_day;
+
 use super::*;
 use crate::convert::plain_machine;
 use cellwright_cell::desired::RunSpec;
@@ -39,6 +41,8 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
         redirect: None,
         is_revoked: false,
         incarnation: 0,
+        usage_recorded: None,
+        time: Time::ZERO,
     }
 }
 

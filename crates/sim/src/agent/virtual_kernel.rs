@@ -5,6 +5,7 @@
 use super::task_profile::{Behaviour, PlannedEnd, Profile};
 use super::{AgentBugs, RunEvent, TaskDelays};
 use cellwright_agent_core::agent::Event;
+use cellwright_agent_core::book::FinalReading;
 use cellwright_agent_core::health::HealthTracker;
 use cellwright_agent_core::reconcile::{End, Health};
 use cellwright_agent_core::resource_control::AvailableResources;
@@ -45,6 +46,29 @@ impl Program {
         self.wanted.cpu.saturating_sub(self.granted.cpu)
     }
 
+    /// The time since it was last sampled, or since it started: it gets what it got then, or what
+    /// it wants. Returns the CPU time.
+    fn run_last(&mut self, last_sample: u64, now: u64) -> Duration {
+        let since = self.started.unwrap_or(now).max(last_sample);
+        let wants = self.behaviour.demand(self.work.limits, 0).cpu;
+        let was_sampled = self.started.is_some_and(|started| started < last_sample);
+        let cpu = if was_sampled { self.granted.cpu } else { wants };
+        let cpu = cpu.min(self.cpu_cap.unwrap_or(u64::MAX));
+        let spent = Duration::from_micros(cpu.saturating_mul(now.saturating_sub(since)));
+        self.reading.cpu += spent;
+        spent
+    }
+
+    fn final_reading(&self, started: u64, ended: u64) -> FinalReading {
+        FinalReading {
+            started,
+            ended,
+            cpu_micros: u64::try_from(self.reading.cpu.as_micros()).unwrap_or(u64::MAX),
+            io_bytes: self.reading.io,
+            ram_peak: self.reading.ram_peak,
+        }
+    }
+
     fn run_until(&self) -> Option<u64> {
         let started = self.started?;
         self.work.max_run.map(|length| started.saturating_add(length.0))
@@ -82,6 +106,10 @@ pub struct Kernel {
     /// The starts and ends since this was last taken.
     pub run_events: Vec<RunEvent>,
     last_sample: u64,
+    /// CPU time that all programs got together since the machine was made.
+    pub spent: Duration,
+    /// The counters of programs that ended, as their shims read them, since this was last taken.
+    pub last_words: Vec<(Attempt, DesiredTask, FinalReading)>,
 }
 
 impl Kernel {
@@ -158,9 +186,12 @@ impl Kernel {
 
     /// Removes the program; returns whether there was one.
     pub fn end(&mut self, attempt: Attempt, now: u64) -> bool {
-        let Some(program) = self.programs.remove(&attempt) else { return false };
-        if program.started.is_some() {
+        let Some(mut program) = self.programs.remove(&attempt) else { return false };
+        if let Some(started) = program.started {
             self.run_events.push(RunEvent::of(&program, false, now));
+            self.spent += program.run_last(self.last_sample, now);
+            let reading = program.final_reading(started, now);
+            self.last_words.push((attempt, program.order, reading));
         }
         true
     }
@@ -260,8 +291,7 @@ impl Kernel {
     /// Distributes the machine's resources to programs since the last sample: where they want more
     /// than it has, all get less by the same factor.
     pub fn sample(&mut self, capacity: Resources, now: u64) -> Vec<(Attempt, Reading)> {
-        let millis = now.saturating_sub(self.last_sample);
-        self.last_sample = now;
+        let last_sample = std::mem::replace(&mut self.last_sample, now);
         let running = || self.programs.values().filter(|row| row.started.is_some());
         let wanted = |program: &Program| {
             let age = now.saturating_sub(program.started.unwrap_or(now));
@@ -288,7 +318,10 @@ impl Kernel {
             let disk_rate = wants.disk_rate.min(program.io_cap.unwrap_or(u64::MAX));
             (program.wanted, program.granted) =
                 (*wants, Resources { cpu: *cpu, disk_rate, ..*wants });
+            // It got nothing before it started.
+            let millis = now.saturating_sub(last_sample.max(program.started.unwrap_or(now)));
             let micros = |milli: u64| Duration::from_micros(milli.saturating_mul(millis));
+            self.spent += micros(*cpu);
             let stalled = program.reading.cpu_stalled.unwrap_or_default();
             program.reading.cpu += micros(*cpu);
             program.reading.cpu_stalled = Some(stalled + micros(program.cpu_shortfall()));

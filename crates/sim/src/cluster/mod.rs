@@ -19,6 +19,7 @@ pub mod net;
 mod scheduler_link;
 mod upgrade;
 mod usage_checker;
+mod usage_recorder;
 pub mod violations;
 pub mod watches;
 pub mod world;

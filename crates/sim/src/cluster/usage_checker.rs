@@ -1,7 +1,7 @@
-//! Checks what must follow from the usage of tasks: reservations keep up with it, and a machine
-//! under resource pressure is known to be. Both are measured at the virtual machines themselves,
-//! whatever their agents reported, and only while nothing else is wrong: usage that does not arrive
-//! cannot be followed.
+//! Checks what must follow from the usage of tasks: nothing of it is booked twice, reservations
+//! keep up with it, and a machine under resource pressure is known to be. Both are measured at the
+//! virtual machines themselves, whatever their agents reported, and only while nothing else is
+//! wrong: usage that does not arrive cannot be followed.
 
 use super::ledger::CheckFailure;
 use super::world::{Cluster, EVICTION_REQUEST_DELAY, machine_spec};
@@ -34,6 +34,7 @@ impl UsageChecker {
     /// # Errors
     /// The first rule violation found.
     pub fn check(&mut self, cluster: &Cluster, state: &State) -> Result<(), CheckFailure> {
+        check_books(cluster)?;
         if !cluster.is_healthy_except_disk() {
             (self.under_reserved_since, self.pressure_since) = Default::default();
             return Ok(());
@@ -102,6 +103,21 @@ impl UsageChecker {
         }
         Ok(())
     }
+}
+
+/// Nothing that a machine's tasks used is in history twice, whatever was lost or killed.
+fn check_books(cluster: &Cluster) -> Result<(), CheckFailure> {
+    for (number, agent) in (0..).zip(cluster.agents()) {
+        let name = machine_spec(number).name;
+        let used = u64::try_from(lock(agent).kernel().spent.as_micros()).unwrap_or(u64::MAX);
+        let booked = cluster.usage.of_machine(&name);
+        if booked > used {
+            return Err(CheckFailure(format!(
+                "{name} used {used} microseconds of CPU, and history has {booked}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A latency-sensitive task is starved within its limit, on a full machine, beside batch tasks.

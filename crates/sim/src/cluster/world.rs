@@ -8,6 +8,7 @@ use super::failpoints::{Failpoint, PanicPoint};
 use super::net::{NetBugs, NodeAddress, VirtualNet, VirtualPeers, replica_of_address};
 use super::scheduler_link::SchedulerLink;
 use super::upgrade::known_level;
+use super::usage_recorder::{UsageRecorder, UsageTable};
 use super::violations::ViolationLog;
 use super::watches::{FlowBugs, Watches};
 use crate::agent::invariants::AgentInvariants;
@@ -155,6 +156,8 @@ pub struct Cluster {
     pub watches: Watches,
     /// Supervises all that is not a replica: none of it may end before it is stopped.
     pub supervisor: Supervisor,
+    /// What its masters keep of what tasks used.
+    pub(super) usage: Arc<UsageTable>,
     /// Violations besides broken promises.
     pub violations: ViolationLog,
     /// A replica was removed from the membership, or may yet be.
@@ -185,6 +188,7 @@ impl Cluster {
             background_tasks: Mutex::default(),
             watches: Watches::default(),
             supervisor: violations.supervisor("the world".into()),
+            usage: Arc::default(),
             violations,
             has_removed_member: AtomicBool::default(),
         };
@@ -267,6 +271,8 @@ impl Cluster {
         config.known_level = known_level(is_upgraded);
         node.has_started = true;
         let master = Master::start_wrapped(id, config, store, around, wrap).await?;
+        let recorder = UsageRecorder::new(self.usage.clone(), master.handle().replicated().clone());
+        master.handle().set_usage_ledger(Arc::new(recorder));
         self.net.attach(id, master.handle().clone());
         node.master = Some(master);
         Ok(())
