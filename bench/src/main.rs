@@ -16,14 +16,16 @@ mod packing;
 mod process_usage;
 mod reclaim;
 mod report;
+mod scale;
 mod section_report;
 mod trace;
 mod warm_scheduler;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
-const BENCHMARKS: [(&str, Benchmark); 13] = [
+const BENCHMARKS: [(&str, Benchmark); 14] = [
     ("reclaim", reclaim::main),
+    ("scale", scale::main),
     ("apply", apply::main),
     ("pack", packing::main),
     ("online", warm_scheduler::main),

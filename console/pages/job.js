@@ -163,6 +163,32 @@ function Spec({ job }) {
   <//>`;
 }
 
+/** How the cell chooses the size, and what it decided of late. */
+function Scaling({ path, job, events }) {
+  const scale = useRead((signal) => get(`${path}/scale`, signal), [path, job.version, events.length], 60_000);
+  const view = scale.value && scale.value.item;
+  const decisions = events.filter((event) => {
+    const kind = event.kind.component && event.kind.component.scaling;
+    return kind && kind.change.measured === undefined;
+  });
+  if (!view) return scale.error ? html`<${Problem} error=${scale.error} />` : null;
+  const most = Math.max(1000 * view.max, ...view.recent.map((point) => point.need));
+  return html`<${Card} title="Scaling" aside=${view.mode}>
+    <${Facts} rows=${[
+      ["Tasks", `${count(view.now)} of ${count(view.min)} to ${count(view.max)}`],
+      ["Wanted", `${plural(view.want, "task")}${view.rule ? `, by ${words(view.rule)}` : ""}`],
+      ["Held back by", view.vetoed_by.map(words).join(", ") || null],
+      ["Needed", view.need === null ? null : `${(view.need / 1000).toFixed(1)} tasks`],
+    ]} />
+    ${view.recent.length > 1 && html`<svg class="need" viewBox="0 0 60 20" width="100%" height="60"
+      preserveAspectRatio="none" role="img" aria-label="Tasks needed in the last hour">
+      <polyline fill="none" stroke="currentColor" stroke-width="0.5" points=${view.recent
+        .map((point) => `${60 - (view.recent[view.recent.length - 1].minute - point.minute)},${20 - (20 * point.need) / most}`)
+        .join(" ")} /></svg>`}
+    <${EventList} items=${decisions} empty="Nothing was decided in what is kept." />
+  <//>`;
+}
+
 export function Usage({ points, known }) {
   return html`<${Card} title="Usage" aside="against reservation and limit">
     ${points.length
@@ -225,6 +251,7 @@ export default function Job({ names: [user, name] }) {
     ${view.update && html`<${Updating} job=${view} tasks=${list} path=${path} />`}
     ${!view.update && view.outdated > 0 && html`<${Skipped} job=${view} path=${path} />`}
     <${Usage} points=${points} known="No task is on a machine." />
+    ${view.spec.scale && isLive(view) && html`<${Scaling} path=${path} job=${view} events=${history.items} />`}
     <${Card} title="Tasks" aside=${plural(shown.length, "task")}>
       <${Choice} label="Tasks" value=${which} options=${SHOWN} onPick=${pick} />
       <${Problem} error=${tasks.error} />

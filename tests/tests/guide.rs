@@ -29,6 +29,7 @@ pages! {
     daemons: "daemons.md",
     allocs: "allocs.md",
     updates: "updates.md",
+    autoscaling: "autoscaling.md",
     plans: "plan.md",
     priorities: "priorities.md",
     why_pending: "why-pending.md",

@@ -23,7 +23,8 @@ use std::fmt;
 use crate::repo::Repo;
 
 /// Crates that decide and never act: their results depend on their arguments alone.
-const PURE_CRATES: &[&str] = &["rows", "cell", "messages", "sched", "agent-core", "control"];
+const PURE_CRATES: &[&str] =
+    &["rows", "cell", "messages", "scale", "sched", "agent-core", "control"];
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {

@@ -94,6 +94,14 @@ class Operations:
         """Why tasks of a job wait or fail, those alike together."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/explain", {"consistent": consistent})
 
+    def get_scale(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
+        """How a job is scaled: who chooses its size, what the rules ask for, and why."""
+        return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/scale", {"consistent": consistent})
+
+    def set_scale_mode(self, user: str | int, job: str | int, body: dict[str, Any], *, key: str | None = None) -> Any:
+        """Say who chooses the size of a scaled job: its owner, or the cell."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/scale", {}, body, keyed=True, key=key)
+
     def list_tasks(self, user: str | int, job: str | int, *, state: Any = None, limit: Any = None, after: Any = None, consistent: Any = None) -> Any:
         """Tasks of a job, by index."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks", {"state": state, "limit": limit, "after": after, "consistent": consistent})

@@ -59,6 +59,8 @@ pub enum Operation {
     DiffVersions,
     PlanJobs,
     ExplainJob,
+    GetScale,
+    SetScaleMode,
     ListTasks,
     GetTask,
     ExplainTask,

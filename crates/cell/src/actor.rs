@@ -60,10 +60,12 @@ pub enum ControllerName {
     Autosize,
     /// Gives each machine its task of every daemon.
     Daemon,
+    /// Chooses the sizes of jobs.
+    Scaling,
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 14] = [
+    pub const ALL: [ControllerName; 15] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -78,6 +80,7 @@ impl ControllerName {
         ControllerName::Restart,
         ControllerName::Autosize,
         ControllerName::Daemon,
+        ControllerName::Scaling,
     ];
 
     #[must_use]
@@ -97,6 +100,7 @@ impl ControllerName {
             ControllerName::Restart => "restart",
             ControllerName::Autosize => "autosize",
             ControllerName::Daemon => "daemon",
+            ControllerName::Scaling => "scaling",
         }
     }
 
@@ -168,10 +172,14 @@ impl Actor {
             C::Expire => controller(ControllerName::Expire),
             C::SetReservations(_) => controller(ControllerName::Reclaim),
             C::ReserveHold(_) | C::ReleaseHold { .. } => controller(ControllerName::Rebalance),
-            C::Component(command) => match command.as_component().rights().controller {
-                Some(name) => controller(name),
-                None => Actor::Operator,
-            },
+            C::Component(command) => {
+                let rights = command.as_component().rights();
+                match rights.controller {
+                    Some(name) => controller(name),
+                    None if rights.replica => Actor::Replica(Name::of_number(1)),
+                    None => Actor::Operator,
+                }
+            }
             C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => {
                 Actor::Replica(Name::of_number(1))
             }

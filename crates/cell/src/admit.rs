@@ -12,6 +12,7 @@ mod machine;
 mod package_digests;
 mod program;
 pub(crate) mod review;
+mod scale;
 mod task;
 mod volumes;
 
@@ -245,6 +246,9 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
         review.positive_span("disruptions.within", Some(limit.within));
     }
     update_policy(&spec.update, review);
+    if let Some(policy) = &spec.scale {
+        scale::policy(spec, policy, review);
+    }
     match spec.kind {
         _ if !review.are_known(["kind", "alloc_set"]) => {}
         JobKind::AllocSet => alloc_set(spec, review),

@@ -8,6 +8,7 @@
 
 use crate::spec::{JobSpec, LimitsOverride};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// What is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,5 +56,53 @@ impl JobSize {
         resized.task.limits = self.limits().over(spec.task.limits);
         resized.count = self.count.unwrap_or(spec.count);
         resized
+    }
+}
+
+impl JobSpec {
+    /// The spec with the size that was chosen for the job since, by the cell or by hand, as far as
+    /// its policy of scaling allows that: what a file says of a scaled job is its first size.
+    #[must_use]
+    pub fn with_size_of<'s>(&'s self, present: &JobSpec) -> Cow<'s, JobSpec> {
+        let Some(policy) = self.scale.as_ref().filter(|_| present.scale.is_some()) else {
+            return Cow::Borrowed(self);
+        };
+        let mut sized = self.clone();
+        sized.count = present.count.max(policy.min).min(policy.max);
+        let limits = present.task.limits;
+        if let Some(range) = policy.vertical.cpu {
+            sized.task.limits.cpu = limits.cpu.max(range.min).min(range.max);
+        }
+        if let Some(range) = policy.vertical.ram {
+            sized.task.limits.ram = limits.ram.max(range.min).min(range.max);
+        }
+        Cow::Owned(sized)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fixture::job;
+    use crate::scale::{CpuRange, ScalePolicy};
+
+    #[test]
+    fn a_scaled_job_keeps_its_size_within_the_bounds_of_its_new_policy() {
+        let mut present = job("jfoo", 7, 100);
+        let file = job("jfoo", 2, 100);
+        assert_eq!(*file.with_size_of(&present), file);
+        present.scale = Some(ScalePolicy::between(1, 9));
+        present.task.limits.cpu = 800;
+        assert_eq!(*file.with_size_of(&present), file, "it is not to be scaled any more");
+        let mut file = JobSpec { scale: Some(ScalePolicy::between(1, 5)), ..file };
+        let cpu = file.task.limits.cpu;
+        let sized = file.with_size_of(&present);
+        assert_eq!((sized.count, sized.task.limits.cpu), (5, cpu));
+        if let Some(policy) = &mut file.scale {
+            policy.max = 100;
+            policy.vertical.cpu = Some(CpuRange { min: 900, max: 1000 });
+        }
+        let sized = file.with_size_of(&present);
+        assert_eq!((sized.count, sized.task.limits.cpu), (7, 900));
     }
 }

@@ -53,6 +53,7 @@ pub mod reclaim;
 pub mod replay_windows;
 pub mod resource;
 pub mod retry;
+pub mod scale;
 #[cfg(feature = "schema")]
 pub mod schema_descriptions;
 pub mod spec;
@@ -69,6 +70,6 @@ pub mod words;
 pub use actor::Actor;
 pub use cellwright_rows::{index, name, sorted_map, table, time};
 pub use command::{Command, Done, Entry, Request, RequestId, Verdict};
-pub use components::{cron, ephemeral, rollout};
+pub use components::{cron, ephemeral, rollout, scaling};
 pub use event::{Event, EventKind};
 pub use state::State;

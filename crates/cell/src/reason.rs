@@ -411,4 +411,10 @@ reasons! {
     RestartRequested = "restart-requested", "a restart was requested";
     /// Other machines than before are those of a daemon.
     MachinesChanged = "machines-changed", "other machines are up and meet its constraints";
+    /// Its use was measured.
+    Measured = "measured", "what it uses was measured";
+    /// The cell chose its size.
+    Scaled = "scaled", "as the rules of scaling say";
+    /// What is remembered of its scaling is of no use any more.
+    NotScaled = "not-scaled", "it has ended, or has no policy";
 }

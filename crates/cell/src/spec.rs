@@ -23,6 +23,7 @@ use crate::priority::{AppClass, Priority};
 use crate::resource::MAX_QUANTITY;
 use crate::resource::Resources;
 use crate::retry::Retries;
+use crate::scale::ScalePolicy;
 use crate::time::Span;
 use crate::update_policy::UpdatePolicy;
 pub use dependency::JobDependency;
@@ -347,6 +348,9 @@ pub struct JobSpec {
     /// Which tasks get a new version first, and when the cell goes back by itself.
     #[serde(default)]
     pub update: UpdatePolicy,
+    /// How the cell chooses the number of tasks and their limits. `count` and the limits are the
+    /// first ones then, and an update keeps those chosen since. `None`: they stay as they are.
+    pub scale: Option<ScalePolicy>,
 }
 
 impl TaskSpec {
@@ -403,6 +407,7 @@ impl JobSpec {
             disruptions: None,
             alloc_pairing: AllocPairing::default(),
             update: UpdatePolicy::default(),
+            scale: None,
         }
     }
 

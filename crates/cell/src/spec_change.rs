@@ -114,6 +114,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("retain_disk", old.retain_disk != new.retain_disk),
         ("disruptions", old.disruptions != new.disruptions),
         ("update", old.update != new.update),
+        ("scale", old.scale != new.scale),
     ];
     let differing = free.into_iter().filter(|(_, differs)| *differs);
     let mut list: Vec<FieldChange> = differing

@@ -260,16 +260,18 @@ fn parse_permille(text: &str, max: u64) -> Option<u32> {
     u32::try_from(value).ok().filter(|value| u64::from(*value) <= max)
 }
 
-/// A trace as typed; a relative path that does not exist here is taken below `$CELL_TRACES`.
+/// A relative path that does not exist here is taken below `$CELL_TRACES`.
+pub fn below_traces(path: PathBuf) -> PathBuf {
+    let root = std::env::var_os("CELL_TRACES").map(PathBuf::from);
+    let below_traces = root.filter(|_| path.is_relative()).map(|root| root.join(&path));
+    match below_traces.filter(|below_root| !path.exists() && below_root.exists()) {
+        Some(below_root) => below_root,
+        None => path,
+    }
+}
+
 fn parse_trace(text: &str) -> Result<TraceSource, TraceSourceError> {
-    let resolve = |path: PathBuf| {
-        let root = std::env::var_os("CELL_TRACES").map(PathBuf::from);
-        let below_traces = root.filter(|_| path.is_relative()).map(|root| root.join(&path));
-        match below_traces.filter(|below_root| !path.exists() && below_root.exists()) {
-            Some(below_root) => below_root,
-            None => path,
-        }
-    };
+    let resolve = below_traces;
     Ok(match text.parse()? {
         TraceSource::Google2011(path) => TraceSource::Google2011(resolve(path)),
         TraceSource::Openb(path) => TraceSource::Openb(resolve(path)),

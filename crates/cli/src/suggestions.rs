@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands of other cluster managers, after `cell`, with the equivalent here; if two match, the
 /// longer one counts.
-const FOREIGN_COMMANDS: [(&str, &str); 53] = [
+const FOREIGN_COMMANDS: [(&str, &str); 52] = [
     ("alloc", "cell status JOB/INDEX"),
     ("alloc exec", "cell exec TASK -- COMMAND"),
     ("alloc logs", "cell logs TASK"),
@@ -54,7 +54,6 @@ const FOREIGN_COMMANDS: [(&str, &str); 53] = [
     ("sacct", "cell job status --all"),
     ("salloc", "cell run FILE"),
     ("sbatch", "cell run --detach SCRIPT"),
-    ("scale", "cell resize JOB --tasks N"),
     ("scancel", "cell stop JOB"),
     ("scontrol", "cell describe NAME"),
     ("sinfo", "cell machine ls"),

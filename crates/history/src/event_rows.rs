@@ -4,10 +4,12 @@
 use crate::day::day_of;
 use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, SUBMISSIONS, TASK_EVENTS, Table};
 use crate::usage::NO_LABELS;
+use cellwright_cell::components;
 use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange, UserChange};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Reason;
+use cellwright_cell::scaling::ScalingChange;
 use cellwright_cell::tables::TableName;
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::words;
@@ -92,6 +94,9 @@ pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
         kind if is_about_job(kind) => {
             vec![Value::Text(first), Value::Text(second), event_name, reason, detail]
         }
+        EventKind::Component(of_job) if is_of_job(of_job) => {
+            vec![Value::Text(first), Value::Text(second), event_name, reason, detail]
+        }
         EventKind::Machine { .. } => {
             vec![Value::Text(feed_event.object.clone()), event_name, reason, detail]
         }
@@ -156,8 +161,19 @@ pub(crate) fn to_sql_integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Decisions on the size of a job are its events; what was measured for them every minute is not.
+fn is_of_job(event: &components::Event) -> bool {
+    match event {
+        components::Event::Scaling(event) => {
+            !matches!(event.change, ScalingChange::Measured { .. })
+        }
+        _ => false,
+    }
+}
+
 fn table_of(event_kind: &EventKind) -> &'static Table {
     match event_kind {
+        EventKind::Component(event) if is_of_job(event) => &JOB_EVENTS,
         EventKind::Task { .. } => &TASK_EVENTS,
         kind if is_about_job(kind) => &JOB_EVENTS,
         EventKind::Machine { .. } => &MACHINE_EVENTS,
@@ -183,6 +199,7 @@ fn with_failures(detail: Option<String>, reason: &Reason) -> Option<String> {
 
 fn object_kind(event_kind: &EventKind) -> &'static str {
     match event_kind {
+        EventKind::Component(event) if is_of_job(event) => "job",
         EventKind::Component(event) => event.as_component().kind(),
         EventKind::Task { .. } => "task",
         EventKind::Job { .. } | EventKind::JobRejected { .. } => "job",

@@ -142,7 +142,11 @@ pub const OTHER_EVENTS: Table = Table {
         DAY,
         LOG_INDEX,
         POSITION,
-        required_column("kind", Kind::Text, "user, resource, cron, token, package or cell."),
+        required_column(
+            "kind",
+            Kind::Text,
+            "user, resource, cron, scaling, token, package or cell.",
+        ),
         required_column("object", Kind::Text, "Name of what it happened to."),
         EVENT,
         optional_column("machine", Kind::Text, "Machine a resource is on."),
@@ -303,7 +307,7 @@ pub const EVENTS: Table = Table {
         required_column(
             "kind",
             Kind::Text,
-            "task, job, machine, user, resource, cron, token, package or cell.",
+            "task, job, machine, user, resource, cron, scaling, token, package or cell.",
         ),
         required_column("object", Kind::Text, "user/job/index, user/job, or a name."),
         optional_column("user", Kind::Text, "Owner of the job, for tasks and jobs."),

@@ -9,9 +9,10 @@ use cellwright_cell::name::Token;
 use serde_json::{Value, json};
 
 /// An example object of each type that has fields; a test compares them with the types.
-const OBJECTS: [(&str, &str); 23] = [
+const OBJECTS: [(&str, &str); 30] = [
     ("JobDependency", r#"{"job": {"user": "ann", "job": "db"}}"#),
     ("Constraint", r#"{"attribute": "arch", "operator": {"equal": "x86_64"}}"#),
+    ("CpuRange", r#"{"min": "250m", "max": 2}"#),
     ("DeviceRequest", r#"{"kind": "gpu", "count": 1}"#),
     ("DisruptionLimit", r#"{"most": 1, "within": "1h"}"#),
     ("HealthCheck", r#"{"probe": {"http": {"port": 0, "path": "/"}}}"#),
@@ -23,15 +24,21 @@ const OBJECTS: [(&str, &str); 23] = [
     ("NamedAmount", r#"{"name": {"name": "licences"}, "amount": 1}"#),
     ("PackageRef", r#"{"name": "greeter", "digest": "DIGEST", "bytes": "10MiB"}"#),
     ("ResourceName", r#"{"name": "licences"}"#),
+    ("RamRange", r#"{"min": "256MiB", "max": "2GiB"}"#),
     ("Resources", r#"{"cpu": "500m", "ram": "64MiB"}"#),
     ("RestartPolicy", r#"{"max_failures": 3}"#),
     ("RetainDisk", r#"{"bytes": "1GiB", "keep": "1h"}"#),
     ("Retries", r#"{"failed": 2}"#),
     ("RollbackLimit", r#"{"failures": 3, "within": "10m"}"#),
+    ("ScalePace", r#"{"stabilise": "10m", "cool_down": "5m"}"#),
+    ("ScalePolicy", r#"{"min": 2, "max": 10, "target": {"cpu": 60}}"#),
+    ("ScaleTarget", r#"{"cpu": 60}"#),
+    ("ScheduledMinimum", r#"{"from": "0 8 * * mon-fri", "lasts": "10h", "min": 5}"#),
     ("SpreadLimit", r#"{"domain": "rack", "limit": 1}"#),
     ("TaskOverride", r#"{"env": {"ROLE": "first"}}"#),
     ("TaskSpec", r#"{"command": ["date"], "limits": {"cpu": "500m", "ram": "64MiB"}}"#),
     ("UpdatePolicy", r#"{"canaries": 1, "promote_after": "5m"}"#),
+    ("VerticalBounds", r#"{"ram": {"min": "256MiB", "max": "2GiB"}}"#),
     ("Volume", r#"{"source": "/srv/data", "target": "/data"}"#),
 ];
 

@@ -73,13 +73,14 @@ impl Schema {
 /// The unit of a numeric field, if it may be written with one.
 pub(crate) fn unit_of(owner: &str, field: &str) -> Option<Unit> {
     match (owner, field) {
-        ("Resources" | "LimitsOverride", "cpu") => Some(Unit::Cpu),
+        ("Resources" | "LimitsOverride", "cpu") | ("CpuRange", "min" | "max") => Some(Unit::Cpu),
         ("Resources" | "LimitsOverride", "disk_rate") | ("LogLimits", "rate") => {
             Some(Unit::BytesPerSecond)
         }
         ("Resources" | "LimitsOverride", "ram" | "disk")
         | ("LogLimits", "file_bytes")
-        | ("RetainDisk" | "PackageRef", "bytes") => Some(Unit::Bytes),
+        | ("RetainDisk" | "PackageRef", "bytes")
+        | ("RamRange", "min" | "max") => Some(Unit::Bytes),
         _ => None,
     }
 }

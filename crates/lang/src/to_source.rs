@@ -55,15 +55,22 @@ fn mark_limits(spec: &mut Value) {
         match (name.as_str(), &mut *inner) {
             ("task" | "job", _) => mark_limits(inner),
             ("overrides", Value::Object(tasks)) => tasks.values_mut().for_each(mark_limits),
-            ("limits", Value::Object(limits)) => {
-                if let Some(milli) = limits.get_mut("cpu")
-                    && let Some(number) = milli.as_u64()
-                {
-                    *milli = Value::String(format!("{number}m"));
-                }
+            ("limits", limits) => mark(limits.get_mut("cpu")),
+            ("scale", scale) => {
+                let range = scale.get_mut("vertical").and_then(|vertical| vertical.get_mut("cpu"));
+                let ends = range.and_then(Value::as_object_mut).into_iter().flatten();
+                ends.for_each(|(_, end)| mark(Some(end)));
             }
             _ => {}
         }
+    }
+}
+
+fn mark(milli: Option<&mut Value>) {
+    if let Some(milli) = milli
+        && let Some(number) = milli.as_u64()
+    {
+        *milli = Value::String(format!("{number}m"));
     }
 }
 

@@ -11,7 +11,7 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 27] = [
+const TYPES: [(&str, &str); 34] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
@@ -33,6 +33,13 @@ const TYPES: [(&str, &str); 27] = [
     ("Volume", "Volume"),
     ("LogLimits", "Log limits"),
     ("RetainDisk", "Retained disk"),
+    ("ScalePolicy", "Scaling"),
+    ("ScaleTarget", "Scaling target"),
+    ("ScheduledMinimum", "Scheduled size"),
+    ("VerticalBounds", "Vertical bounds"),
+    ("CpuRange", "Range of cores"),
+    ("RamRange", "Range of memory"),
+    ("ScalePace", "Pace of scaling"),
     ("DeviceRequest", "Device"),
     ("NamedAmount", "Named amount"),
     ("ResourceName", "Resource name"),

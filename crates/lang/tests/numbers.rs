@@ -22,7 +22,7 @@ const TIME: &str = "0ms to 366d, as a text such as \"500ms\"";
 const SOME_TIME: &str = "1ms to 366d, as a text such as \"500ms\"";
 
 /// Field of [`job`], minimum, maximum, and the allowed range as text; empty: the two with a "to".
-const JOB: [(&str, u64, u64, &str); 57] = [
+const JOB: [(&str, u64, u64, &str); 72] = [
     ("count", 1, 200_000, ""),
     ("priority", 0, 399, "best_effort, batch, production, monitoring, or a number from 0 to 399"),
     ("task.limits.cpu", 0, MOST, CORES),
@@ -78,6 +78,21 @@ const JOB: [(&str, u64, u64, &str); 57] = [
     ("update.promote_after", 1, YEAR, SOME_TIME),
     ("update.rollback.failures", 1, 1000, ""),
     ("update.rollback.within", 1, YEAR, SOME_TIME),
+    ("scale.min", 1, 200_000, ""),
+    ("scale.max", 1, 200_000, ""),
+    ("scale.target.cpu", 1, 100, ""),
+    ("scale.target.ram", 1, 100, ""),
+    ("scale.schedule[0].lasts", 1, YEAR, SOME_TIME),
+    ("scale.schedule[0].min", 1, 200_000, ""),
+    ("scale.vertical.cpu.min", 1, MOST, "0.001 to 1125899906842.624, as cores such as 2"),
+    ("scale.vertical.cpu.max", 1, MOST, "0.001 to 1125899906842.624, as cores such as 2"),
+    ("scale.vertical.ram.min", 2 << 20, MOST, "2MiB to 1PiB, as a text such as \"512MiB\""),
+    ("scale.vertical.ram.max", 2 << 20, MOST, "2MiB to 1PiB, as a text such as \"512MiB\""),
+    ("scale.pace.up_percent", 0, 10_000, ""),
+    ("scale.pace.up_tasks", 1, 200_000, ""),
+    ("scale.pace.down_percent", 1, 100, ""),
+    ("scale.pace.stabilise", 0, 3_600_000, "0ms to 1h, as a text such as \"500ms\""),
+    ("scale.pace.cool_down", 0, YEAR, TIME),
     ("constraints[1].operator.less", 0, 0, "signed"),
     ("constraints[2].operator.equal.integer", 0, 0, "signed"),
 ];
@@ -86,8 +101,9 @@ const CRON: [(&str, u64, u64, &str); 2] =
     [("keep_runs", 1, 100, ""), ("missed.run_all.max", 1, 100, "")];
 
 /// Ends of ranges that other fields of [`job`] do not permit: the total of all tasks would be too
-/// large, and only production work limits the notice of others.
-const ELSEWHERE: [(&str, u64); 2] = [("count", 200_000), ("priority", 0)];
+/// large, only production work limits the notice of others, and a share of a limit takes one.
+const ELSEWHERE: [(&str, u64); 4] =
+    [("count", 200_000), ("priority", 0), ("task.limits.cpu", 0), ("task.limits.ram", 0)];
 
 /// Numbers without a field in [`job`], because a similar one is tested: the other comparisons, the
 /// other probe that has a port, and the short form of a numeric attribute.
@@ -131,6 +147,13 @@ fn job() -> Value {
         "retain_disk": { "bytes": 0, "keep": 5 }, "disruptions": { "most": 5, "within": 5 },
         "update": { "canaries": 1, "promote_after": 5,
                     "rollback": { "failures": 5, "within": 5 } },
+        "scale": {
+            "min": 1, "max": 200_000, "target": { "cpu": 5, "ram": 5 },
+            "schedule": [{ "from": "0 8 * * *", "lasts": 5, "min": 5 }],
+            "vertical": { "cpu": { "min": 1, "max": MOST }, "ram": { "min": 2 << 20, "max": MOST } },
+            "pace": { "up_percent": 5, "up_tasks": 5, "down_percent": 5, "stabilise": 5,
+                      "cool_down": 5 },
+        },
     })
 }
 

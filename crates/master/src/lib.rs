@@ -16,6 +16,7 @@ pub mod history;
 pub mod leadership_log;
 pub mod level;
 pub mod links;
+pub mod load_sampler;
 pub mod log_replay;
 pub mod main_loop;
 pub mod master;

@@ -217,3 +217,19 @@ fn whatif_prints_what_the_page_says() {
     assert!(answers[0]["victims"].as_array().is_some_and(|victims| !victims.is_empty()));
     check("cell sim whatif", &answers);
 }
+
+#[test]
+fn scale_prints_what_the_page_says() {
+    let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("json-scale.svg");
+    let svg = svg.to_str().expect("a path in UTF-8");
+    let answer =
+        run(&["scale", "--trace", "rates:examples/requests.csv", "--svg", svg, "-o", "json"]);
+    let rows = answer["rows"].as_array().expect("a list");
+    let named = |name: &str| rows.iter().find(|row| row["name"] == name).expect("a row");
+    let rules = named("rules");
+    assert!(rules["saved_percent"].as_f64().is_some_and(|saved| saved > 30.0), "{rules}");
+    assert_eq!(rules["keeps_promise"], true, "{rules}");
+    assert_eq!(rules["opposed"], 0, "{rules}");
+    assert!(named("two controllers")["opposed"].as_u64().is_some_and(|n| n > 0));
+    check("cell sim scale", &[answer]);
+}

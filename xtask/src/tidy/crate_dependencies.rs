@@ -23,6 +23,7 @@ const CRATES: &[(&str, Allowed)] = &[
     ("cell", Only(&["rows"])),
     ("supervise", Only(&[])),
     ("store", Only(&["supervise"])),
+    ("scale", Only(&["cell"])),
     ("sched", Only(&["cell"])),
     ("lang", Only(&["cell"])),
     ("identity", Only(&["cell"])),
@@ -32,7 +33,7 @@ const CRATES: &[(&str, Allowed)] = &[
     ("package", Only(&["cell", "identity", "api", "supervise"])),
     ("history", Only(&["cell"])),
     ("agent-core", Only(&["cell", "messages"])),
-    ("control", Only(&["cell", "messages"])),
+    ("control", Only(&["cell", "messages", "scale"])),
     ("isolate", Only(&["cell", "agent-core"])),
     ("shim", Only(&["cell", "agent-core", "isolate", "supervise"])),
     (

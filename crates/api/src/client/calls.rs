@@ -8,9 +8,9 @@ use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
     Applied, AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobVersions, JobView, MachinePackages,
-    MachineView, MasterStatus, One, Page, PlanJobs, PlanView, ResourceView, RevertJob, SetResource,
-    ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
-    VersionDiff,
+    MachineView, MasterStatus, One, Page, PlanJobs, PlanView, ResourceView, RevertJob, ScaleView,
+    SetResource, SetScaleMode, ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView,
+    TokenView, UserView, VersionDiff,
 };
 use cellwright_cell::job_size::JobSize;
 use cellwright_cell::machine::MachineSpec;
@@ -351,6 +351,22 @@ impl Client {
         job: &JobKey,
     ) -> Result<Reply<One<JobExplanation>>, ClientError> {
         self.get(&format!("{}/explain", job_path(job))).await
+    }
+
+    /// How a job is scaled, and what the rules say now.
+    pub async fn scale(&self, job: &JobKey) -> Result<Reply<One<ScaleView>>, ClientError> {
+        self.get(&format!("{}/scale", job_path(job))).await
+    }
+
+    /// Hands the size of a scaled job to its owner, or back to the cell.
+    pub async fn set_scale_mode(
+        &self,
+        job: &JobKey,
+        manual: bool,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
+        let body = SetScaleMode { manual };
+        self.change(Method::POST, &format!("{}/scale", job_path(job)), Some(&body), change).await
     }
 
     /// What submitting or updating these jobs would do, by a snapshot that is up to date.

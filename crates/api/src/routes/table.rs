@@ -17,9 +17,9 @@ use crate::types::{
     BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobVersions, JobView,
     MachinePackages, MachineView, MasterStatus, NameView, NewToken, One, Overview, Page,
-    PartRevocation, PlanJobs, PlanView, ResourceView, RevertJob, SetCapabilities, SetResource,
-    ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
-    VersionDiff,
+    PartRevocation, PlanJobs, PlanView, ResourceView, RevertJob, ScaleView, SetCapabilities,
+    SetResource, SetScaleMode, ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView,
+    TokenView, UserView, VersionDiff,
 };
 use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::cron::CronSpec;
@@ -294,6 +294,7 @@ macro_rules! json {
 use json;
 
 const JOB: &str = "/v1/jobs/{user}/{job}";
+const SCALE: &str = "/v1/jobs/{user}/{job}/scale";
 const TASKS: &str = "/v1/jobs/{user}/{job}/tasks";
 const TASK: &str = "/v1/jobs/{user}/{job}/tasks/{index}";
 const MACHINE: &str = "/v1/machines/{machine}";

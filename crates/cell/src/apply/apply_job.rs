@@ -62,6 +62,8 @@ impl Context<'_> {
             return Err(Rejection::JobStopping(key));
         }
         let version = job.version;
+        let sized = spec.with_size_of(job.spec());
+        let spec = &*sized;
         if self.is_same_spec(job.user, job.spec(), spec) {
             return Ok(Done::Job { became: ApplyOutcome::Unchanged, version, closed: None });
         }

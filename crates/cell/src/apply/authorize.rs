@@ -97,7 +97,7 @@ impl<'c> Rights<'c> {
         Rights { controller: Some(name), ..Rights::NOBODY }
     }
 
-    const REPLICA: Rights<'static> = Rights { replica: true, ..Rights::NOBODY };
+    pub(crate) const REPLICA: Rights<'static> = Rights { replica: true, ..Rights::NOBODY };
     const SCHEDULER: Rights<'static> = Rights { scheduler: true, ..Rights::NOBODY };
 
     /// The table.
@@ -147,7 +147,7 @@ impl<'c> Rights<'c> {
             | C::StartTasks { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
             C::ResizeLimits { job: key, .. } => {
-                Rights { controller: Some(ControllerName::Autosize), ..job(key) }
+                Rights { controller: Some(ControllerName::Scaling), ..job(key) }
             }
             C::CloseUpdate { job: key, .. } => {
                 Rights { controller: Some(ControllerName::Update), ..job(key) }

@@ -12,7 +12,7 @@ use super::Context;
 use super::apply_job::job_outcome;
 use super::jobs::next_version;
 use crate::bounds::{Growth, encoded_bytes};
-use crate::command::{ApplyOutcome, Done, Verdict};
+use crate::command::{Actor, ApplyOutcome, ControllerName, Done, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
@@ -28,13 +28,13 @@ use std::sync::Arc;
 
 impl Context<'_> {
     /// A new count takes effect at once, and so do new limits where they fit.
-    pub(super) fn resize_job(
+    pub(crate) fn resize_job(
         &mut self,
         key: &JobKey,
         size: &JobSize,
         expect: Option<u32>,
     ) -> Verdict {
-        let (_, job) = self.job_to_change(key)?;
+        let (id, job) = self.job_to_change(key)?;
         let (old, version) = (job.spec(), job.version);
         let spec = size.applied_to(old);
         check_count(old, spec.count)?;
@@ -47,7 +47,23 @@ impl Context<'_> {
         }
         let change = |context: &mut Context<'_>| context.set_count(key, spec.count);
         let (done, closed) = self.after_complete_update(key, change)?;
+        self.note_sized_by_hand(id);
         Ok(job_outcome(done, ApplyOutcome::Resized, closed))
+    }
+
+    /// Whoever chooses a size takes it from the scaling of the job, which is not a choice of its own.
+    pub(super) fn note_sized_by_hand(&mut self, id: JobId) {
+        if self.size_reason() == Reason::Requested {
+            self.sized_by_hand(id);
+        }
+    }
+
+    /// Why a size is another one: who scales says so, all others asked for it.
+    pub(super) fn size_reason(&self) -> Reason {
+        match self.sender {
+            Actor::Controller(ControllerName::Scaling) => Reason::Scaled,
+            _ => Reason::Requested,
+        }
     }
 
     /// A new count is a new version that does not disturb tasks that stay. A shrink is the owner's
@@ -78,7 +94,7 @@ impl Context<'_> {
         self.state.edit_job(id, |job| *job = resized);
         self.record_version(id, VersionOrigin::Resized { from: job.version }, Some(&*old));
         self.touch_quotas(id);
-        self.job_event(id, JobChange::Resized { count }, Reason::Requested);
+        self.job_event(id, JobChange::Resized { count }, self.size_reason());
         self.resize_task_rows(id, old.count, Time::ZERO);
         self.update_all_in_place(id);
         self.drop_unused_versions(id);

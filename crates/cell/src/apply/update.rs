@@ -25,6 +25,7 @@ use crate::rollout::VersionOrigin;
 use crate::spec::JobSpec;
 use crate::spec_change::{self, Effect};
 use crate::task::{StopCause, Task, TaskState};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 impl Context<'_> {
@@ -34,7 +35,10 @@ impl Context<'_> {
         spec: &JobSpec,
         expect: Option<u32>,
     ) -> Verdict {
-        let verdict = self.try_update(owner, spec, expect);
+        let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        let known = self.state.job_named(&key).and_then(|id| self.state.jobs.get(id));
+        let sized = known.map_or(Cow::Borrowed(spec), |job| spec.with_size_of(job.spec()));
+        let verdict = self.try_update(owner, &sized, expect);
         self.emit_rejection(owner, &spec.name, &verdict);
         verdict
     }

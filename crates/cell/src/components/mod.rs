@@ -12,6 +12,7 @@
 pub mod cron;
 pub mod ephemeral;
 pub mod rollout;
+pub mod scaling;
 mod traits;
 
 pub(crate) use traits::Component;
@@ -35,6 +36,7 @@ macro_rules! each_component {
             ephemeral Ephemeral;
             cron Cron;
             rollout Rollout;
+            scaling Scaling;
         }
     };
 }
@@ -57,6 +59,9 @@ macro_rules! with_component_tables {
             versions JobVersions "versions" (
                 crate::components::rollout::JobVersionId, crate::components::rollout::JobVersion
             ) at components.rollout.versions;
+            scalings Scalings "scalings" (
+                crate::components::scaling::ScalingId, crate::components::scaling::Scaling
+            ) at components.scaling.scalings;
         }
     };
 }

@@ -233,6 +233,10 @@ pub enum Allowed {
     NotOfDaemons,
     /// A daemon has no end, and no next run.
     NoDaemonRuns,
+    /// A gang and an alloc set have one size.
+    NotScaled,
+    /// A share of a limit, where there is no limit.
+    NoneWithoutLimit,
 }
 
 impl Allowed {

@@ -46,6 +46,7 @@ pub enum Storage {
     VersionsOf(Name),
     /// What all machines have together.
     Capacity,
+    Scalings,
 }
 
 /// What stands against a command for the time being.
@@ -115,6 +116,8 @@ pub enum Conflict {
     RunsNothing(JobKey),
     /// Of a periodic job whose runs do not overlap.
     LastRunGoesOn(JobKey),
+    /// The job has no policy of scaling.
+    NotScaled(JobKey),
 }
 
 /// What may not be done to a task in the state it is in.

@@ -41,6 +41,7 @@ impl fmt::Display for Storage {
             Storage::Crons => "periodic jobs",
             Storage::Resources => "resources",
             Storage::Capacities => "capacities of resources",
+            Storage::Scalings => "scaled jobs",
             Storage::Capacity => "capacity: at most 2^62 of each resource",
             Storage::TokensAlike { most } => {
                 return write!(f, "tokens of this kind and name; at most {most} allowed");
@@ -85,6 +86,9 @@ impl fmt::Display for Conflict {
             Conflict::AllocAtLimits => f.write_str(
                 "an alloc is charged at its limits: what runs inside is counted against them",
             ),
+            Conflict::NotScaled(key) => {
+                write!(f, "job {key} has no policy of scaling (field scale of its file)")
+            }
             Conflict::NotReclaimable => f.write_str("the job's resources are not reclaimable"),
             Conflict::MachineInCell(name) => {
                 write!(f, "machine {name} is part of the cell: remove it instead")

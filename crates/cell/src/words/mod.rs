@@ -19,6 +19,7 @@ mod names;
 pub mod quantity;
 mod reason;
 mod rejection;
+pub mod scaling;
 
 pub use event::{CodedEvent, EventText, event, event_coded, event_text, limits_change};
 pub(crate) use names::job_name;

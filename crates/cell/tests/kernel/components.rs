@@ -15,6 +15,8 @@ mod cron;
 mod ephemeral;
 #[path = "../../src/components/rollout/kernel.rs"]
 mod rollout;
+#[path = "../../src/components/scaling/kernel.rs"]
+mod scaling;
 
 macro_rules! each {
     ($($module:ident $variant:ident;)*) => {
@@ -76,6 +78,7 @@ each! {
     ephemeral Ephemeral;
     cron Cron;
     rollout Rollout;
+    scaling Scaling;
 }
 
 /// Sometimes a command of some component: each once in twenty-two times.

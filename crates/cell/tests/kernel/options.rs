@@ -11,6 +11,7 @@ use cellwright_cell::named::NamedAmount;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
+use cellwright_cell::scale::ScalePolicy;
 use cellwright_cell::spec::{
     Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -178,6 +179,12 @@ impl<'a> Options<'a> {
         }
         if let Some(limit) = self.number("per-machine")? {
             spec.spread = vec![SpreadLimit { domain: Domain::Machine, limit: limit as u32 }];
+        }
+        if let Some((min, max)) = self.text("scale").and_then(|text| text.split_once('-')) {
+            let bound = |text: &str| text.parse().map_err(|_| format!("scale: {text:?}"));
+            let mut policy = ScalePolicy::between(bound(min)?, bound(max)?);
+            policy.target.cpu = Some(60);
+            spec.scale = Some(policy);
         }
         spec.gang |= self.text("gang").is_some();
         if let Some(repair) = self.span("repair")? {

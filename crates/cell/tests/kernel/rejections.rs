@@ -146,6 +146,8 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::WholeCoresOfMachines { most: 3 },
         Allowed::NotOfDaemons,
         Allowed::NoDaemonRuns,
+        Allowed::NotScaled,
+        Allowed::NoneWithoutLimit,
         Allowed::PackageDigest,
         Allowed::Program,
         Allowed::ProbeProgram,
@@ -191,6 +193,7 @@ fn storages() -> Vec<Storage> {
         Storage::ResourcesOn(name("m1")),
         Storage::VersionsOf(name("web")),
         Storage::Capacity,
+        Storage::Scalings,
     ]
 }
 
@@ -223,6 +226,7 @@ fn conflicts() -> Vec<Conflict> {
         Conflict::RolledBack { job: job(), version: 2 },
         Conflict::RunsNothing(job_key("ada", "set")),
         Conflict::LastRunGoesOn(job_key("ada", "tick-1")),
+        Conflict::NotScaled(job()),
     ]
 }
 

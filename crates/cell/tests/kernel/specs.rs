@@ -14,6 +14,7 @@ use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
+use cellwright_cell::scale::ScalePolicy;
 use cellwright_cell::spec::{
     Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -117,6 +118,7 @@ pub fn job(name: &str, draw: &mut Draw) -> JobSpec {
 }
 
 fn alloc_set(spec: &mut JobSpec, draw: &mut Draw) {
+    spec.scale = None;
     spec.kind = JobKind::AllocSet;
     spec.restart.retry = Retries::default();
     if let Some(retain) = &mut spec.retain_disk {
@@ -162,6 +164,12 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
         spec.disruptions = Some(DisruptionLimit { most, within });
     }
     spec.update = update_policy(&mut own);
+    if !spec.gang && own.one_in(3) {
+        let min = 1 + own.below(3) as u32;
+        let mut policy = ScalePolicy::between(min, min + own.below(4) as u32);
+        policy.advise = own.one_in(6);
+        spec.scale = Some(policy);
+    }
     spec.restart.restart_on_success = draw.one_in(3);
     spec.at_most_one = draw.one_in(8).then_some(Span::seconds(30));
     spec.after = draw.one_in(6).then(|| predecessor(draw)).into_iter().collect();

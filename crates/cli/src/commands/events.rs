@@ -43,8 +43,8 @@ const COLUMNS: [&str; 13] = [
 ];
 
 /// The kinds of objects that events are about.
-const KINDS: [&str; 9] =
-    ["task", "job", "machine", "user", "resource", "cron", "token", "package", "cell"];
+const KINDS: [&str; 10] =
+    ["task", "job", "machine", "user", "resource", "cron", "scaling", "token", "package", "cell"];
 
 /// The maximum number of jobs selected by labels: a query takes a hundred values, two for each job.
 const MAX_JOBS: usize = 40;
@@ -434,7 +434,7 @@ mod tests {
         let mut tables = cellwright_history::tables::all_tables().into_iter();
         let events = tables.find(|table| table.name == "events").unwrap();
         let kind = events.columns.iter().find(|column| column.name == "kind").unwrap();
-        let (most, last) = (KINDS[..8].join(", "), KINDS[8]);
+        let (most, last) = (KINDS[..9].join(", "), KINDS[9]);
         assert_eq!(kind.description, format!("{most} or {last}."));
     }
 

@@ -48,7 +48,9 @@ impl ExplainArgs {
                     let start_errors = start_error_lines(&cell, &job, firsts.copied().collect());
                     let text = rewrap_lines(&format!("{}: {}", explanation.job, explanation.text));
                     let reasons = explanation.groups.iter().flat_map(|group| &group.why.reasons);
-                    print_prose(&format!("{text}{}{start_errors}", host_volume_hints(reasons)))?;
+                    let hints = host_volume_hints(reasons);
+                    let scaling = scaling_line(&cell, &job);
+                    print_prose(&format!("{text}{hints}{start_errors}{scaling}"))?;
                 }
             }
             return Ok(Success::Done);
@@ -86,6 +88,13 @@ fn start_error_lines(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
     let line =
         |error: &StartError| wrap(&format!("{} could not start: ", error.task), "  ", &error.said);
     errors.iter().map(line).collect()
+}
+
+/// Why the job has the size that it has, if the cell chooses it.
+fn scaling_line(cell: &Cell, job: &JobKey) -> String {
+    let view = block_on(async { Ok(cell.client.scale(job).await.ok()) });
+    let text = view.ok().flatten().map(|view| view.value.item.text);
+    text.map_or_else(String::new, |text| wrap("", "  ", &format!("{text}.")))
 }
 
 fn rewrap_lines(text: &str) -> String {

@@ -42,12 +42,15 @@ mod quota;
 mod resize;
 mod restart;
 mod run;
+mod scale;
+mod scale_cell;
 mod scheduler;
 mod schema;
 mod select;
 mod shapes;
 mod sim_query;
 mod sim_report;
+mod sim_scale;
 mod simulated_agents;
 mod sql;
 mod start;
@@ -92,7 +95,8 @@ Examples:
   cell sim compact --trace example:examples/small-cell --trials 11
   cell sim fits --trace example:examples/small-cell --job cpu=2,ram=8GiB
   cell sim whatif --trace example:examples/small-cell \\
-    --job cpu=8,ram=32GiB,count=20";
+    --job cpu=8,ram=32GiB,count=20
+  cell sim scale --trace rates:requests.csv";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -108,6 +112,7 @@ pub enum Command {
     Promote(update::PromoteArgs),
     Revert(job::RevertArgs),
     Resize(resize::ResizeArgs),
+    Scale(scale::ScaleArgs),
     Drain(drain::DrainArgs),
     Run(run::RunArgs),
     Validate(validate::ValidateArgs),
@@ -167,6 +172,7 @@ pub enum Sim {
     Fits(fits::FitsArgs),
     /// Say what adding a job would do: where it goes, who is evicted, what pends
     Whatif(whatif::WhatifArgs),
+    Scale(sim_scale::SimScaleArgs),
     Agents(simulated_agents::SimulatedAgentsArgs),
 }
 
@@ -185,6 +191,7 @@ impl Command {
             Command::Promote(args) => args.run(connection),
             Command::Revert(args) => args.run(connection),
             Command::Resize(args) => args.run(connection),
+            Command::Scale(args) => args.run(connection),
             Command::Drain(args) => args.run(connection),
             Command::Run(args) => args.run(connection),
             Command::Validate(args) => args.run(connection),
@@ -228,6 +235,7 @@ impl Sim {
             Sim::Compact(args) => args.run(),
             Sim::Fits(args) => args.run(),
             Sim::Whatif(args) => args.run(),
+            Sim::Scale(args) => args.run(),
             Sim::Agents(args) => args.run(connection),
         }
     }

@@ -33,6 +33,7 @@ mod pressure_eviction;
 mod purge;
 pub mod reclaim;
 mod restart;
+pub mod scaling;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -109,6 +110,7 @@ fn all_controllers() -> Vec<Box<dyn Controller>> {
         Box::<gang::Gangs>::default(),
         Box::<cron::Cron>::default(),
         Box::<daemon::Daemon>::default(),
+        Box::<scaling::Scaling>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
         Box::<restart::RollingRestart>::default(),

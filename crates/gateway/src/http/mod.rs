@@ -44,6 +44,7 @@ pub mod replica_services;
 mod reply;
 mod resources;
 mod response_body;
+mod scale;
 mod shapes;
 mod snapshot_cache;
 mod sql;
@@ -275,6 +276,8 @@ impl Api {
             O::PlanJobs => self.plan_jobs(call).await,
             O::Shapes => self.shapes(call).await,
             O::ExplainJob => self.explain_job(call).await,
+            O::GetScale => self.get_scale(call).await,
+            O::SetScaleMode => self.set_scale_mode(call).await,
             O::ListTasks => self.list_tasks(call).await,
             O::GetTask => self.get_task(call).await,
             O::ExplainTask => self.explain_task(call).await,

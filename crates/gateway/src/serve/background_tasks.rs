@@ -25,6 +25,7 @@ use cellwright_master::handle::{Caller, MasterHandle};
 use cellwright_master::leadership_log;
 use cellwright_master::level;
 use cellwright_master::level::ReplicaProbe;
+use cellwright_master::load_sampler;
 use cellwright_store::Role;
 use cellwright_supervise::failpoint;
 use std::path::PathBuf;
@@ -81,6 +82,10 @@ pub(super) async fn start_background_tasks(
     let (publishing, bounds) = (handle.clone(), config.bounds);
     background_tasks.push(supervisor.spawn_restarting("saying the limits", move || {
         bounds_publisher::publish_bounds_periodically(publishing.clone(), bounds)
+    }));
+    let sampling = handle.clone();
+    background_tasks.push(supervisor.spawn_restarting("sampling the loads of jobs", move || {
+        load_sampler::sample_loads_periodically(sampling.clone())
     }));
     if !membership::masters_to_join(&config.data_dir)?.is_empty() {
         let joining = membership::request_membership(handle.clone(), config.clone(), client);

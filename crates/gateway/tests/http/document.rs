@@ -74,6 +74,9 @@ async fn what_is_sent_is_what_the_document_says() {
     run["task"]["secrets"] = json!({ "key": "rosebud" });
     let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": run });
     cell.must("PUT /v1/crons/ubar/tick", cron).await;
+    let mut scaled = job("jscaled", 1);
+    scaled["scale"] = json!({ "min": 1, "max": 2 });
+    cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": scaled })).await;
     let document = cell.must("GET /v1/openapi.json", Value::Null).await.body;
     let values = [
         ("{user}", "ubar"),
@@ -94,6 +97,7 @@ async fn what_is_sent_is_what_the_document_says() {
             continue;
         }
         let path = values.iter().fold(route.path.to_owned(), |p, (k, v)| p.replace(k, v));
+        let path = path.replace("/jfoo/scale", "/jscaled/scale");
         let got = cell.must(&format!("GET {path}"), Value::Null).await;
         let pointer = route.path.replace('/', "~1");
         let schema = document

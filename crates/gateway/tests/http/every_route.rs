@@ -70,6 +70,9 @@ fn jobs() -> Vec<Step> {
         step("GET /v1/jobs/root/jfoo/tasks/2", NONE),
         step("GET /v1/jobs/root/jfoo/tasks/2/explain", NONE),
         step("GET /v1/jobs/root/jfoo/explain", NONE),
+        step("POST /v1/jobs", json!({ "owner": "root", "spec": scaled("jscaled") })),
+        step("GET /v1/jobs/root/jscaled/scale", NONE),
+        step("POST /v1/jobs/root/jscaled/scale", json!({ "manual": true })),
         step("POST /v1/plan", json!({ "jobs": [submit("jfoo"), submit("jnew")] })),
         step("POST /v1/shapes", json!({ "like": { "user": "root", "job": "jfoo" } })),
         step("GET /v1/jobs/root/jrun/tasks/0/output", NONE),
@@ -103,6 +106,12 @@ fn jobs() -> Vec<Step> {
         step("POST /v1/jobs/root/jend/close", NONE),
         step(&of("DELETE"), NONE),
     ]
+}
+
+fn scaled(name: &str) -> Value {
+    let mut spec = job(name, 3);
+    spec["scale"] = json!({ "min": 1, "max": 9 });
+    spec
 }
 
 fn machines() -> Vec<Step> {
@@ -206,6 +215,7 @@ fn unprivileged_rejection(route: &Route) -> Option<&'static str> {
         O::RestartJob | O::RestartTask | O::StartFailedTasks | O::StartTask => Some("not-owner"),
         O::PromoteUpdate | O::FinishUpdate | O::RevertJob => Some("not-owner"),
         O::UndoUpdate | O::CloseUpdate | O::SetCron | O::RemoveCron => Some("not-owner"),
+        O::SetScaleMode => Some("not-owner"),
         O::SetResource | O::DeleteResource => Some("foreign-namespace"),
         _ if required_capability(route).is_some() => Some("not-allowed"),
         _ => None,

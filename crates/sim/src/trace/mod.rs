@@ -18,6 +18,7 @@
 //! | Alibaba GPU trace 2023 | [`openb`] |
 //! | Standard Workload Format logs | [`swf`] |
 //! | the bundled example cell | [`example`] |
+//! | rates of requests | [`rates`] |
 
 pub mod decimal;
 pub mod example;
@@ -25,6 +26,7 @@ pub mod google2011;
 pub mod lines;
 pub mod openb;
 mod problem;
+pub mod rates;
 mod source;
 pub mod stable_rng;
 pub mod swf;

@@ -265,6 +265,29 @@ pub(super) const ROUTES: &[Route] = &[
         &[C::NoSuchJob],
     ),
     with_errors(
+        read(
+            O::GetScale,
+            SCALE,
+            "jobs",
+            "How a job is scaled: who chooses its size, what the rules ask for, and why.",
+            json!(One<ScaleView>),
+        ),
+        &[C::NoSuchJob, C::WrongState],
+    ),
+    with_body(
+        with_errors(
+            change(
+                O::SetScaleMode,
+                Method::Post,
+                SCALE,
+                "jobs",
+                "Say who chooses the size of a scaled job: its owner, or the cell.",
+            ),
+            &[C::NoSuchJob, C::WrongState],
+        ),
+        json!(SetScaleMode),
+    ),
+    with_errors(
         with_query(
             read(O::ListTasks, TASKS, "tasks", "Tasks of a job, by index.", json!(Page<TaskView>)),
             &[TASK_STATE, LIMIT, AFTER],

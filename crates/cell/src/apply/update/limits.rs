@@ -408,7 +408,7 @@ mod tests {
         let mut cell = running(200);
         let as_part = |cell: &mut Cell, name| cell.apply(Actor::Controller(name), limits(5));
         assert!(as_part(&mut cell, ControllerName::Update).is_err());
-        assert!(as_part(&mut cell, ControllerName::Autosize).is_ok());
+        assert!(as_part(&mut cell, ControllerName::Scaling).is_ok());
         cell.ok(Command::AddUser { name: name("ufoo") });
         assert!(cell.send_as("ufoo", limits(6)).is_err());
         assert!(cell.send_as("ubar", limits(6)).is_ok());

@@ -1,0 +1,80 @@
+//! How a job is scaled: read, and handed over.
+//!
+//! What is shown is what the rules say at this moment, by the function that the controller calls;
+//! the last decision that was made stands beside it.
+
+use super::call::Call;
+use super::jobs::find_job;
+use super::{Api, ApiResult, reply};
+use cellwright_api::error::ApiError;
+use cellwright_api::types::{ScaleView, SetScaleMode};
+use cellwright_cell::job::Job;
+use cellwright_cell::name::JobKey;
+use cellwright_cell::reason::{Conflict, Rejection};
+use cellwright_cell::scale::{ScaleMode, ScalePolicy, ScaleSize};
+use cellwright_cell::scaling;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_cell::words;
+use cellwright_control::controller::scaling::decision;
+
+impl Api {
+    pub(super) async fn get_scale(&self, call: Call) -> ApiResult {
+        let key = call.job()?;
+        let (view, consistent) = call.view(self).await?;
+        let id = find_job(&view.state, &key)?;
+        let job = view.state.jobs().get(id).filter(|job| !job.is_dead());
+        let scaled = job.and_then(|job| Some((job, job.spec().scale.as_ref()?)));
+        let Some((job, policy)) = scaled else {
+            return Err(ApiError::from(Rejection::WrongState(Conflict::NotScaled(key))));
+        };
+        let now = self.handle.log_time();
+        let shown = scale_view(&view.state, &key, job, policy, now);
+        reply::one(&call, view.index, consistent, shown)
+    }
+
+    pub(super) async fn set_scale_mode(&self, mut call: Call) -> ApiResult {
+        let SetScaleMode { manual } = call.json(self).await?;
+        let job = call.job()?;
+        self.change(&call, scaling::Command::SetMode { job, manual }.into()).await
+    }
+}
+
+fn scale_view(
+    state: &State,
+    key: &JobKey,
+    job: &Job,
+    policy: &ScalePolicy,
+    now: Time,
+) -> ScaleView {
+    let row = state.job_named(key).and_then(|id| Some((id, state.scaling_of(id)?.1)));
+    let size = ScaleSize::of(job.spec());
+    let mode = match (row.is_some_and(|(_, row)| row.manual), policy.advise) {
+        (true, _) => ScaleMode::Manual,
+        (false, true) => ScaleMode::Advise,
+        (false, false) => ScaleMode::Auto,
+    };
+    let shown = row.and_then(|(id, row)| decision(state, id, job, policy, row, now));
+    let want = shown.as_ref().map_or(size, |shown| shown.want);
+    let vetoes = shown.iter().flat_map(|shown| &shown.vetoes);
+    let text =
+        shown.as_ref().map_or_else(|| "was not measured yet".into(), words::scaling::decision);
+    let measured = row.and_then(|(_, row)| row.measured);
+    ScaleView {
+        job: key.clone(),
+        mode,
+        min: policy.min,
+        max: policy.max,
+        now: size.count,
+        want: want.count,
+        now_size: size,
+        want_size: want,
+        rule: shown.as_ref().map(|shown| shown.rule.as_str().to_owned()),
+        vetoed_by: vetoes.map(|veto| veto.as_str().to_owned()).collect(),
+        text: format!("{key} {text}"),
+        measured_at: measured.map(|measured| measured.at),
+        need: measured.map(|measured| measured.need),
+        last: row.and_then(|(_, row)| row.decision.clone()),
+        recent: row.map_or_else(Vec::new, |(_, row)| row.memory.recent.clone()),
+    }
+}
