@@ -56,7 +56,7 @@ fn try_remove(folder: &Path) -> Result<(), String> {
         }
     }
     for agent in agents_in(&real, AGENTS_BELOW) {
-        let groups = TaskCgroups::open(&agent, Default::default());
+        let groups = TaskCgroups::open(&agent, Default::default(), Default::default());
         groups.sweep(&BTreeSet::new());
         groups.close();
     }

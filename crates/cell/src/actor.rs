@@ -56,8 +56,6 @@ pub enum ControllerName {
     Gang,
     /// Restarts tasks whose owner wants that.
     Restart,
-    /// Sets limits by what tasks use. It may send the command; no build runs this controller yet.
-    Autosize,
     /// Gives each machine its task of every daemon.
     Daemon,
     /// Chooses the sizes of jobs.
@@ -65,7 +63,7 @@ pub enum ControllerName {
 }
 
 impl ControllerName {
-    pub const ALL: [ControllerName; 15] = [
+    pub const ALL: [ControllerName; 14] = [
         ControllerName::Overcommit,
         ControllerName::PressureEviction,
         ControllerName::Cron,
@@ -78,7 +76,6 @@ impl ControllerName {
         ControllerName::Rebalance,
         ControllerName::Gang,
         ControllerName::Restart,
-        ControllerName::Autosize,
         ControllerName::Daemon,
         ControllerName::Scaling,
     ];
@@ -98,7 +95,6 @@ impl ControllerName {
             ControllerName::Rebalance => "rebalance",
             ControllerName::Gang => "gang",
             ControllerName::Restart => "restart",
-            ControllerName::Autosize => "autosize",
             ControllerName::Daemon => "daemon",
             ControllerName::Scaling => "scaling",
         }

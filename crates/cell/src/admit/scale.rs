@@ -12,7 +12,7 @@ use crate::spec::{JobKind, JobSpec, MAX_TASKS};
 use crate::time::Span;
 
 pub(super) fn policy(spec: &JobSpec, policy: &ScalePolicy, review: &mut Review) {
-    let keeps_size = spec.gang || spec.kind == JobKind::AllocSet;
+    let keeps_size = spec.gang || spec.kind != JobKind::Tasks;
     if keeps_size && review.are_known(["gang", "kind"]) {
         let error = wrong("scale", Given::Something, Allowed::NotScaled);
         return review.reject(error);

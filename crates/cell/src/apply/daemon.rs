@@ -326,7 +326,12 @@ mod tests {
         // The job lives on without tasks, and can be changed.
         let mut other = spec();
         other.task.command = vec!["other".into()];
-        cell.ok(Command::ApplyJob { owner: name("ubar"), spec: other, expect: None });
+        cell.ok(Command::ApplyJob {
+            owner: name("ubar"),
+            spec: Box::new(other),
+            expect: None,
+            again: false,
+        });
         cell.ok(Command::StopDrain { name: name("m1"), expect: None });
         follow(&mut cell);
         assert_eq!(cell.states("dae"), [Pending]);
@@ -345,7 +350,8 @@ mod tests {
     fn it_grows_as_far_as_quota_goes_and_says_what_is_left_out() {
         let mut cell = Cell::with_machines(2);
         cell.grant("ubar", Band::Batch, 19);
-        let text = cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec: spec() });
+        let text =
+            cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec()) });
         assert!(text.contains("quota of ubar") && text.contains("short by"), "{text}");
         cell.grant("ubar", Band::Batch, 25);
         cell.submit(&spec());
@@ -391,7 +397,12 @@ mod tests {
         assert_eq!((machines(&cell), seen(&cell).matching), (on(&[(0, "m2")]), 1));
         cell.run("dae", 0, "m2");
         spec.constraints = vec![has_flash(false)];
-        cell.ok(Command::ApplyJob { owner: name("ubar"), spec: spec.clone(), expect: None });
+        cell.ok(Command::ApplyJob {
+            owner: name("ubar"),
+            spec: Box::new(spec.clone()),
+            expect: None,
+            again: false,
+        });
         assert_eq!(machines(&cell), on(&[(1, "m1")]));
         let leaves = TaskState::Stopping(StopCause::Killed);
         assert_eq!(cell.states("dae"), [leaves, Pending]);
@@ -415,7 +426,12 @@ mod tests {
         cell.run("dae", 0, "m1");
         cell.run("dae", 1, "m2");
         spec.task.command = vec!["other".into()];
-        cell.ok(Command::ApplyJob { owner: name("ubar"), spec: spec.clone(), expect: None });
+        cell.ok(Command::ApplyJob {
+            owner: name("ubar"),
+            spec: Box::new(spec.clone()),
+            expect: None,
+            again: false,
+        });
         let step = |index| Command::StepUpdate { job: key("ubar/dae"), index };
         cell.ok(step(0));
         assert!(cell.rejection_text(step(1)).contains("at most 1 allowed"));
@@ -448,7 +464,8 @@ mod tests {
         let refuses = |cell: &mut Cell, change: fn(&mut JobSpec), field: &str| {
             let mut spec = spec();
             change(&mut spec);
-            let text = cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec });
+            let text = cell
+                .rejection_text(Command::SubmitJob { owner: name("ubar"), spec: Box::new(spec) });
             assert!(text.contains(&format!("field {field}: ")), "{text}");
         };
         refuses(&mut cell, |s| s.count = 2, "count");

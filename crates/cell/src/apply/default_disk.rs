@@ -52,7 +52,7 @@ mod tests {
         spec.overrides.insert(1, limited(Some(3)));
         spec.overrides.insert(2, limited(Some(0)));
         spec.overrides.insert(3, limited(None));
-        cell.ok(Command::SubmitJob { owner: owner(), spec: spec.clone() });
+        cell.ok(Command::SubmitJob { owner: owner(), spec: Box::new(spec.clone()) });
         let kept = |cell: &Cell| {
             let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
             let spec = cell.state.jobs().get(id).unwrap().spec().clone();
@@ -66,10 +66,15 @@ mod tests {
         let load = cell.state.machine_load(crate::id::MachineId(0)).unwrap();
         assert_eq!(load.reserved.disk, 7);
         // The same file again changes nothing.
-        cell.ok(Command::ApplyJob { owner: owner(), spec: spec.clone(), expect: None });
+        cell.ok(Command::ApplyJob {
+            owner: owner(),
+            spec: Box::new(spec.clone()),
+            expect: None,
+            again: false,
+        });
         assert_eq!(kept(&cell), [7, 3, 7, 7]);
         spec.overrides.clear();
-        cell.ok(Command::UpdateJob { owner: owner(), spec, expect: Some(1) });
+        cell.ok(Command::UpdateJob { owner: owner(), spec: Box::new(spec), expect: Some(1) });
         assert_eq!(kept(&cell), [7, 7, 7, 7]);
     }
 }

@@ -32,7 +32,7 @@ impl Context<'_> {
         if job.is_dead() {
             self.reopen_job(id, &job)?;
         }
-        tasks.into_iter().for_each(|task| self.start_again(task));
+        tasks.into_iter().for_each(|task| self.run_again(task));
         Ok(Done::Applied)
     }
 
@@ -78,7 +78,7 @@ impl Context<'_> {
     }
 
     /// It still waits as long as it had to: its lease may not have run out where it was lost.
-    fn start_again(&mut self, id: TaskId) {
+    fn run_again(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         match (task.state, task.machine()) {
             (TaskState::Dead(_), _) => {

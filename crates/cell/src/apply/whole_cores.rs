@@ -49,7 +49,7 @@ mod tests {
         (spec.task.limits.cpu, spec.task.isolation.whole_cores) = (4000, 4);
         let submit = |spec: &crate::spec::JobSpec| Command::SubmitJob {
             owner: name("ubar"),
-            spec: spec.clone(),
+            spec: Box::new(spec.clone()),
         };
         let text = cell.rejection_text(submit(&spec));
         assert!(text.contains("whole_cores: value 4") && text.contains("at most 3"), "{text}");

@@ -106,7 +106,7 @@ pub fn references(state: &State) -> Check {
 /// # Errors
 /// The first invariant found broken.
 pub fn check_state(state: &State) -> Check {
-    let checks: [fn(&State) -> Check; 16] = [
+    let checks: [fn(&State) -> Check; 18] = [
         references::check,
         components::check_state,
         sums_equal_parts::check,

@@ -133,7 +133,7 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::LatencySensitiveOnly => "none, unless the appclass is latency_sensitive",
         A::NotOfDaemons => "none: a daemon has one task, alike, on each machine",
         A::NoDaemonRuns => "tasks or alloc_set: a daemon has no end, so it has no next run",
-        A::NotScaled => "none: gangs and alloc sets keep their size",
+        A::NotScaled => "none: gangs, alloc sets and daemons keep their size",
         A::NoneWithoutLimit => "none, because the task has no limit of it",
         A::NoneInsideSet => "none inside an alloc set: ask for it in the alloc set",
         A::PackageDigest => "64 digits 0-9 and a-f, as `cell package ls -o json` shows them",

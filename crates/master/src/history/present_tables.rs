@@ -121,6 +121,7 @@ fn priority(spec: &JobSpec) -> [Value; 2] {
 fn kind(spec: &JobSpec) -> &'static str {
     match spec.kind {
         JobKind::Tasks => "tasks",
+        JobKind::Daemon => "daemon",
         JobKind::AllocSet => "allocs",
     }
 }

@@ -191,7 +191,7 @@ impl Client {
             let job = JobKey { user: owner, job: spec.name };
             rollout::Command::Revert { job, version: 1, expect: None }.into()
         } else {
-            Command::UpdateJob { owner, spec, expect: None }
+            Command::UpdateJob { owner, spec: Box::new(spec), expect: None }
         };
         self.request(sequence * 2, command, replica).await;
     }

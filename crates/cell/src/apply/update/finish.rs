@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn update(spec: &JobSpec) -> Command {
-        Command::UpdateJob { owner: name("ubar"), spec: spec.clone(), expect: None }
+        Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect: None }
     }
 
     fn step(index: u32) -> Command {

@@ -211,7 +211,7 @@ fn reservation_for(
 ) -> Resources {
     let (before, limits) = (old.limits_of(task.index), new.limits_of(task.index));
     let counted = in_force.map_or(limits, |in_force| limits.max(in_force));
-    let is_estimated = new.reclaimable && new.kind == JobKind::Tasks;
+    let is_estimated = new.reclaimable && new.kind.runs_programs();
     if !is_estimated || !task.state.holds_resources() {
         return counted;
     }

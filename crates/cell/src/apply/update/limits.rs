@@ -21,7 +21,8 @@ use crate::id::{JobId, TaskId};
 use crate::name::JobKey;
 use crate::reason::{Conflict, Reason, Rejection};
 use crate::resource::Resources;
-use crate::spec::{JobKind, JobSpec, LimitsOverride};
+use crate::rollout::VersionOrigin;
+use crate::spec::{JobSpec, LimitsOverride};
 
 impl Context<'_> {
     /// Other limits for every task that has none of its own, and nothing else.
@@ -44,7 +45,7 @@ impl Context<'_> {
 
     /// Another size for a job, which is at some other: `spec` differs in nothing else.
     pub(in crate::apply) fn change_size(&mut self, key: &JobKey, spec: &JobSpec) -> Verdict {
-        let (_, job) = self.job_to_change(key)?;
+        let (id, job) = self.job_to_change(key)?;
         if spec.task.limits.ram != job.spec().task.limits.ram {
             // There is no job file that would have been checked for it.
             admit::check(spec, admit::has_memory_to_start)?;
@@ -55,6 +56,7 @@ impl Context<'_> {
             Some(update) if update.limits_only && !update.undoing => (change(self)?, None),
             _ => self.after_complete_update(key, change)?,
         };
+        self.note_sized_by_hand(id);
         Ok(job_outcome(done, ApplyOutcome::Resized, closed))
     }
 
@@ -74,10 +76,11 @@ impl Context<'_> {
         let growth = Self::growth(Some(&job), spec);
         let going = self.jobs_to_purge(job.user, growth, |_| false)?;
         self.purge_selected(&going);
-        let old_count = job.spec().count;
+        let old = job.spec().clone();
         self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = resized);
-        self.roll_to(id, old_count, JobChange::LimitsChanged { version });
+        self.record_version(id, VersionOrigin::Resized { from: job.version }, Some(&*old));
+        self.roll_to(id, old.count, JobChange::LimitsChanged { version }, self.size_reason());
         self.close_complete_resize(id);
         Ok(Done::Version(version))
     }
@@ -116,14 +119,16 @@ impl Context<'_> {
         }
         let left = (after != limits).then_some(after);
         let counted = left.map_or(limits, |left| left.max(limits));
-        let is_estimated = spec.reclaimable && spec.kind == JobKind::Tasks;
+        let is_estimated = spec.reclaimable && spec.kind.runs_programs();
         let reservation = if is_estimated { task.reservation.min(counted) } else { counted };
         self.touch_quotas(task.job);
         self.touch_machines(id);
         self.state.edit_task(id, |row| {
             row.limits_in_force = left.map(Box::new);
             row.reservation = reservation;
-            if let (None, JobKind::Tasks, Some(hold)) = (left, spec.kind, row.holds.primary_mut()) {
+            if let (None, true, Some(hold)) =
+                (left, spec.kind.runs_programs(), row.holds.primary_mut())
+            {
                 clear_waits(&mut hold.grant);
             }
         });
@@ -195,7 +200,7 @@ mod tests {
     }
 
     fn update(spec: &JobSpec) -> Command {
-        Command::UpdateJob { owner: name("ubar"), spec: spec.clone(), expect: None }
+        Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect: None }
     }
 
     /// `jfoo` of two tasks of 10 each, on `m1`.

@@ -194,7 +194,7 @@ mod tests {
         let mut spec = job("jfoo", 3, 100);
         spec.task.command = vec!["new".into()];
         spec.max_update_disruptions = Some(0);
-        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
         for index in 0..2 {
             cell.ok(Command::StepUpdate { job: key("ubar/jfoo"), index });
         }

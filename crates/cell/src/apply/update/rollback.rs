@@ -90,7 +90,7 @@ mod tests {
     }
 
     fn update(spec: &JobSpec) -> Command {
-        Command::UpdateJob { owner: name("ubar"), spec: spec.clone(), expect: None }
+        Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec.clone()), expect: None }
     }
 
     /// The task takes the new version and runs it.

@@ -1,8 +1,8 @@
 //! Keeping versions on record, and going back to one.
 
-use super::{Event, JobVersion, RolledBack, RolloutChange, VersionOrigin};
+use super::{Event, JobVersion, JobVersionId, RolledBack, RolloutChange, VersionOrigin};
 use crate::apply::Context;
-use crate::command::{ApplyOutcome, Done, Verdict};
+use crate::command::{Actor, ApplyOutcome, ControllerName, Done, Verdict};
 use crate::id::{JobId, UserId};
 use crate::name::JobKey;
 use crate::reason::{Allowed, Given, Reason, Rejection};
@@ -71,11 +71,18 @@ impl Context<'_> {
             let ids = tables.of_job(job);
             let fits =
                 ids.len() as u64 <= bounds.versions && tables.bytes_of(user) <= bounds.spec_bytes;
-            let mut idle = ids.iter().filter_map(|id| {
-                let row = tables.versions.get(*id)?;
-                row.spec.as_ref().map(|_| (*id, row.version))
-            });
-            let Some((id, version)) = idle.next().filter(|_| !fits) else { return };
+            let idle: Vec<(JobVersionId, &JobVersion)> = ids
+                .iter()
+                .filter_map(|id| Some((*id, tables.versions.get(*id)?)))
+                .filter(|(_, row)| row.spec.is_some())
+                .collect();
+            // Sizes that the cell chose by itself are the least that anybody goes back to.
+            let scaled = idle.iter().find(|(_, row)| is_of_scaling(row));
+            let Some(&(id, JobVersion { version, .. })) = scaled.or(idle.first()).filter(|_| !fits)
+            else {
+                return;
+            };
+            let version = *version;
             self.state.remove_version(id);
             let event = Event { job, version, change: RolloutChange::Dropped };
             self.emit(event, Reason::TooManyVersions);
@@ -127,7 +134,8 @@ impl Context<'_> {
         }
         let origin = VersionOrigin::Reverted { from: job.version, to: version };
         let (done, closed) = self.after_complete_update(key, |context| {
-            context.open_update(&key.user, &spec, None, origin)
+            let sized = spec.with_size_of(job.spec());
+            context.open_update(&key.user, &sized, None, origin)
         })?;
         self.mark_retried(id, version);
         Ok(match done {
@@ -145,6 +153,10 @@ impl Context<'_> {
     }
 }
 
+fn is_of_scaling(row: &JobVersion) -> bool {
+    row.by == Actor::Controller(ControllerName::Scaling)
+}
+
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, job, key, name};
@@ -156,7 +168,12 @@ mod tests {
     use crate::update_policy::RollbackLimit;
 
     fn apply(spec: &JobSpec) -> Command {
-        Command::ApplyJob { owner: name("ubar"), spec: spec.clone(), expect: None }
+        Command::ApplyJob {
+            owner: name("ubar"),
+            spec: Box::new(spec.clone()),
+            expect: None,
+            again: false,
+        }
     }
 
     fn revert(version: u32, expect: Option<u32>) -> Command {

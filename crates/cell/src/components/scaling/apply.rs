@@ -85,6 +85,7 @@ impl Context<'_> {
             cpu: (to.cpu != from.cpu).then_some(to.cpu),
             ram: (to.ram != from.ram).then_some(to.ram),
             disk: None,
+            disk_rate: None,
         };
         self.as_user(&key.user, |context| context.resize_job(key, &size, None))
     }

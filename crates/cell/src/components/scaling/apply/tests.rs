@@ -159,7 +159,7 @@ fn file(owner: &Name, count: u32, max: u32) -> Command {
     if let Some(policy) = &mut spec.scale {
         policy.max = max;
     }
-    Command::ApplyJob { owner: owner.clone(), spec, expect: None }
+    Command::ApplyJob { owner: owner.clone(), spec: Box::new(spec), expect: None, again: false }
 }
 
 #[test]
@@ -169,7 +169,12 @@ fn an_update_keeps_the_size_that_was_chosen_since() {
     let grow = decide(&cell, 4);
     cell.ok(grow);
     // The same file again is no change, whatever it says of the first size.
-    let again = Command::ApplyJob { owner: name("ubar"), spec: spec(), expect: None };
+    let again = Command::ApplyJob {
+        owner: name("ubar"),
+        spec: Box::new(spec()),
+        expect: None,
+        again: false,
+    };
     match cell.ok(again) {
         Done::Job { became, .. } => assert_eq!(became, ApplyOutcome::Unchanged),
         other => panic!("{other:?}"),
@@ -180,13 +185,18 @@ fn an_update_keeps_the_size_that_was_chosen_since() {
     spec.count = 1;
     spec.priority.0 += 1;
     cell.ok(Command::CloseUpdate { job: key("ubar/jfoo"), expect: None });
-    cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+    cell.ok(Command::UpdateJob { owner: name("ubar"), spec: Box::new(spec), expect: None });
     assert_eq!(count(&cell), 4);
     cell.ok(Command::CloseUpdate { job: key("ubar/jfoo"), expect: None });
     // A new bound holds at once.
     let mut low = self::spec();
     low.scale = Some(ScalePolicy::between(1, 3));
-    cell.ok(Command::ApplyJob { owner: name("ubar"), spec: low, expect: None });
+    cell.ok(Command::ApplyJob {
+        owner: name("ubar"),
+        spec: Box::new(low),
+        expect: None,
+        again: false,
+    });
     assert_eq!(count(&cell), 3);
 }
 
@@ -198,7 +208,12 @@ fn loads_of_another_target_are_forgotten_and_peaks_are_not() {
     if let Some(policy) = &mut other.scale {
         policy.target.cpu = Some(30);
     }
-    cell.ok(Command::ApplyJob { owner: name("ubar"), spec: other, expect: None });
+    cell.ok(Command::ApplyJob {
+        owner: name("ubar"),
+        spec: Box::new(other),
+        expect: None,
+        again: false,
+    });
     cell.now += 60_000;
     cell.ok(measure(1000));
     let memory = &row(&cell).memory;
