@@ -15,6 +15,7 @@ mod pressure_store;
 mod recent_kills;
 mod resize;
 
+use crate::calibration::CpuFactor;
 use crate::config::DiskScanLimits;
 pub use alloc_disk::AllocDisk;
 use cellwright_agent_core::resize::PendingResize;
@@ -136,6 +137,8 @@ pub struct MachineConfig {
     /// What tasks may use in all; a disk rate of 0 is unknown.
     pub capacity: Resources,
     pub cores: Vec<CpuList>,
+    /// Limits that change come in cores of the cell.
+    pub cpu_factor: CpuFactor,
     /// Where tasks have their folders.
     pub data: PathBuf,
     /// How long a shortage lasts before the masters are asked for an eviction.
@@ -404,7 +407,7 @@ fn log_refused(name: &str, group: &Group, done: Result<(), Error>) -> bool {
 mod tests {
     use super::count::Counter;
     use super::*;
-    use crate::calibration::CpuFactor;
+
     use crate::cgroups::{TaskCgroups, base_name};
     use crate::config::ProcessLimits;
     use crate::state_dir::scratch::Scratch;
@@ -461,8 +464,14 @@ mod tests {
             let cores = vec![CpuList::new(vec![0])];
             let (data, eviction_request_delay) = (self.folder.path(""), Span::seconds(2));
             let scan_limits = DiskScanLimits::default();
-            let machine =
-                MachineConfig { capacity, cores, data, eviction_request_delay, scan_limits };
+            let machine = MachineConfig {
+                capacity,
+                cores,
+                cpu_factor: CpuFactor::default(),
+                data,
+                eviction_request_delay,
+                scan_limits,
+            };
             Watcher::new(now, machine, Readings::default(), Counts::default())
         }
 

@@ -185,6 +185,7 @@ pub(super) fn watcher(
     let machine = watch::MachineConfig {
         capacity,
         cores,
+        cpu_factor: described.cpu_factor,
         data,
         eviction_request_delay: ask_after,
         scan_limits: counting,

@@ -51,7 +51,7 @@ impl Watcher {
             let disk = self.disk_use(task.attempt);
             let target = Target { name: &task.name, group: &task.group, disk, weight };
             let (limits, finding) = self.step(&target, &resize);
-            task.limits = limits;
+            task.limits = self.machine.cpu_factor.on_machine(limits);
             findings.extend(finding);
         }
         findings
