@@ -5,6 +5,7 @@ use crate::schema::{Schema, unit_of};
 use crate::units::Unit;
 use cellwright_cell::alloc_pairing::AllocPairing;
 use cellwright_cell::spec::JobSpec;
+use cellwright_cell::update_policy::UpdatePolicy;
 use serde_json::{Map, Value, json};
 
 /// The job as it would be written in a file, without its secrets.
@@ -13,8 +14,14 @@ pub fn job(spec: &JobSpec) -> Value {
     let mut value = serde_json::to_value(spec.redacted()).unwrap_or_default();
     // Only a job inside an alloc set has allocs to be paired with.
     let pairs = spec.alloc_set.is_some() || spec.alloc_pairing != AllocPairing::default();
-    if let (false, Value::Object(fields)) = (pairs, &mut value) {
-        fields.remove("alloc_pairing");
+    let says_how_updates_go = spec.update != UpdatePolicy::default();
+    if let Value::Object(fields) = &mut value {
+        let is_said = |name: &str| match name {
+            "alloc_pairing" => pairs,
+            "update" => says_how_updates_go,
+            _ => true,
+        };
+        fields.retain(|name, _| is_said(name));
     }
     to_source(SchemaPosition { schema: &json!({ "$ref": "#/$defs/JobSpec" }), unit: None }, value)
 }

@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_keeps_its_size_has_no_policy() {
-        check(|s, _| s.gang = true, "scale", "gangs and alloc sets");
+        check(|s, _| s.gang = true, "scale", "gangs, alloc sets and daemons");
         let own = || TaskOverride { limits: Some(all(5).into()), ..TaskOverride::default() };
         check(|s, _| drop(s.overrides.insert(1, own())), "", "");
         check(

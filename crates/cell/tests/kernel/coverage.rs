@@ -13,7 +13,7 @@ const OUT_OF_REACH: [&str; 2] = ["Refusal.Full", "Refusal.RequestTooOld"];
 
 /// All transcripts, and random runs that are the same each time.
 fn worlds() -> impl Iterator<Item = World> {
-    let runs = (0..160u64).map(|run| {
+    let runs = (0..240u64).map(|run| {
         let steps = (0..150).map(|step| run * 1_000_003 + step * 7_919).collect();
         let outcome = Run { opening: run, steps }.run_all();
         outcome.unwrap_or_else(|why| panic!("run {run}: {why}"))

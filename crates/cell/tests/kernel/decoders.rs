@@ -156,13 +156,13 @@ fn errors_say_what_is_wrong() {
     check(&sealed(b'S', 9, payload), unknown);
     check(&states[0][..states[0].len() - 1], "the header announces");
     check(&sealed(b'S', 1, &[payload, &[0]].concat()), "bytes follow the end");
-    // Level 7, time, entries, attempts and the eighteen bounds 0, and empty tables without rows or
+    // Level 7, time, entries, attempts and the nineteen bounds 0, and empty tables without rows or
     // windows.
-    let mut empty = vec![0; 22 + TableName::ALL.len()];
+    let mut empty = vec![0; 23 + TableName::ALL.len()];
     empty[0] = 7;
     check(&sealed(b'S', 1, &empty), "level is 7; allowed: 1 to");
     // Four billion users in no bytes at all.
-    let users = [&[1][..], &[0; 21], &[0xff, 0xff, 0xff, 0xff, 0x0f]].concat();
+    let users = [&[1][..], &[0; 22], &[0xff, 0xff, 0xff, 0xff, 0x0f]].concat();
     check(&sealed(b'S', 1, &users), "user row 0 does not decode");
     let random = |seed| {
         let mut draw = Draw::new(seed);

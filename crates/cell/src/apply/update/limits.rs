@@ -1,4 +1,4 @@
-//! Limits that change while tasks run (B7, B20): other limits for a job and nothing else, and what
+//! Limits that change while tasks run (B7): other limits for a job and nothing else, and what
 //! agents report of limits in force.
 //!
 //! Growth is charged before a task may use it, and a cut when its agent has reported it: until then
@@ -71,6 +71,8 @@ impl Context<'_> {
         let mut resized = with_update(&job, spec, version, self.now);
         if let Some(update) = &mut resized.update {
             update.limits_only = true;
+            // What a job may use is nothing that some of its tasks could try for the others.
+            update.canaries = 0;
         }
         self.check_quota(Some(&job), &resized)?;
         let growth = Self::growth(Some(&job), spec);

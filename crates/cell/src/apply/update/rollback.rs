@@ -6,7 +6,7 @@
 
 use super::super::Context;
 use crate::id::JobId;
-use crate::job::JobState;
+use crate::job::{JobState, Update};
 use crate::reason::Reason;
 use crate::rollout::RolledBack;
 
@@ -15,9 +15,9 @@ impl Context<'_> {
     pub(in crate::apply) fn count_update_failure(&mut self, ran: Option<(JobId, u32)>) {
         let Some((id, version)) = ran else { return };
         let Some(job) = self.state.jobs.get(id) else { return };
-        let Some(update) = job.update.as_ref().filter(|update| update.to == version) else {
-            return;
-        };
+        // Other limits are no version to come back from.
+        let of_version = |update: &&Update| update.to == version && !update.limits_only;
+        let Some(update) = job.update.as_ref().filter(of_version) else { return };
         let Some(limit) = job.spec().rollback_limit(update.tries_canaries()) else { return };
         if job.state != JobState::Active || !update.counts_failures(limit, self.now) {
             return;
