@@ -26,9 +26,9 @@ class Operations:
         """Submit a job."""
         return self._call("POST", "/v1/jobs", {}, body, keyed=True, key=key)
 
-    def apply_job(self, body: dict[str, Any], *, dry_run: Any = None, expect: int | None = None, key: str | None = None) -> Any:
-        """Make this job so: submit it if none of its name lives, open a rolling update if it differs, leave it alone if it is so already. An update that is complete is closed first. `expect` 0: none lives. While the job is stopping, details name it as `stopping_job`: ask again when it is over."""
-        return self._call("POST", "/v1/apply", {"dry_run": dry_run}, body, expect=expect, keyed=True, key=key)
+    def apply_job(self, body: dict[str, Any], *, dry_run: Any = None, again: Any = None, expect: int | None = None, key: str | None = None) -> Any:
+        """Make this job so: submit it if none of its name lives, open a rolling update if it differs, leave it alone if it is so already. An update that is complete is closed first. `expect` 0: none lives. While the job is stopping, details name it as `stopping_job`: ask again when it is over. A batch job that has ended with this spec stays ended, unless `again`."""
+        return self._call("POST", "/v1/apply", {"dry_run": dry_run, "again": again}, body, expect=expect, keyed=True, key=key)
 
     def get_job(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
         """One job."""
@@ -51,8 +51,24 @@ class Operations:
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}", {"consistent": consistent})
 
     def resize_job(self, user: str | int, job: str | int, body: dict[str, Any], *, dry_run: Any = None, expect: int | None = None, key: str | None = None) -> Any:
-        """Change the number of tasks, at once, or what each may use, by a rolling update. What is left out stays. An update that is complete is closed first."""
+        """Change the number of tasks, or what each may use while it runs: only those that no longer fit where they are move. What is left out stays. An update that is complete is closed first."""
         return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/resize", {"dry_run": dry_run}, body, expect=expect, keyed=True, key=key)
+
+    def restart_job(self, user: str | int, job: str | int, *, key: str | None = None) -> Any:
+        """Restart the tasks that run, where they are and with the spec they have, as many at a time as an update would; `restarting` of the job counts those to come."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/restart", {}, keyed=True, key=key)
+
+    def restart_task(self, user: str | int, job: str | int, index: str | int, *, key: str | None = None) -> Any:
+        """Restart one task where it is, as soon as the budget of its job allows."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}/restart", {}, keyed=True, key=key)
+
+    def start_failed_tasks(self, user: str | int, job: str | int, *, key: str | None = None) -> Any:
+        """Run the tasks that failed for good again. The job may be over: it goes on then, and is admitted as if it were submitted."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/start", {}, keyed=True, key=key)
+
+    def start_task(self, user: str | int, job: str | int, index: str | int, *, key: str | None = None) -> Any:
+        """Run one task again that was stopped or has ended. Its job may be over, too."""
+        return self._call("POST", f"/v1/jobs/{at(user)}/{at(job)}/tasks/{at(index)}/start", {}, keyed=True, key=key)
 
     def undo_update(self, user: str | int, job: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
         """Roll the open update back."""
@@ -281,6 +297,10 @@ class Operations:
     def remove_cron(self, user: str | int, cron: str | int, *, expect: int | None = None, key: str | None = None) -> Any:
         """Remove a cron; its jobs stay."""
         return self._call("DELETE", f"/v1/crons/{at(user)}/{at(cron)}", {}, expect=expect, keyed=True, key=key)
+
+    def run_cron(self, user: str | int, cron: str | int, *, key: str | None = None) -> Any:
+        """Start a run now, also of a cron that is paused. It counts among the runs: as many are kept, and with `overlap: skip` there is none while the last goes on."""
+        return self._call("POST", f"/v1/crons/{at(user)}/{at(cron)}/run", {}, keyed=True, key=key)
 
     def list_events(self, *, after: Any = None, limit: Any = None) -> Any:
         """What changed, oldest first."""

@@ -106,8 +106,10 @@ const ELSEWHERE: [(&str, u64); 4] =
     [("count", 200_000), ("priority", 0), ("task.limits.cpu", 0), ("task.limits.ram", 0)];
 
 /// Numbers without a field in [`job`], because a similar one is tested: the other comparisons, the
-/// other probe that has a port, and the short form of a numeric attribute.
-const KIN: [&str; 5] = [
+/// other probe that has a port, the short form of a numeric attribute, and a length of time for
+/// gangs, which are not scaled.
+const KIN: [&str; 6] = [
+    "JobSpec.repair",
     "AttributeValue",
     "Operator.less_or_equal",
     "Operator.greater",
