@@ -104,7 +104,7 @@ fn a_daemon_follows_the_machines_of_the_cell() {
         (daemon["matching"] == 2 && daemon["with_task"] == 2).then_some(())
     });
     let events = stdout_of(&cell.args(&["events", "--job", "dev/ship"]));
-    assert!(events.contains("has a task for each of 2 machines"), "{events}");
+    assert!(events.contains("meet its constraints (2 machines)"), "{events}");
     cell.running.stop();
 }
 

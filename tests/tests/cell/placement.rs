@@ -194,13 +194,13 @@ fn whole_cores_are_promised_once_and_what_is_short_of_them_waits() {
     let cores = cpu / 1000 - 1;
     let mut owner = job("owner", 2, 100);
     owner["appclass"] = value!("latency_sensitive");
-    owner["task"]["limits"]["cpu"] = value!(cores * 1000);
+    owner["task"]["limits"]["cpu"] = value!(cores);
     owner["task"]["isolation"] = value!({ "whole_cores": cores });
     cell.run(&owner);
     // Usage is far below the limit: by its reservation alone, more would fit in time.
     owner["name"] = value!("late");
     owner["count"] = value!(1);
-    owner["task"]["limits"]["cpu"] = value!(1000);
+    owner["task"]["limits"]["cpu"] = value!(1);
     owner["task"]["isolation"] = value!({ "whole_cores": 1 });
     let file = cell.file(&owner);
     stdout_of(&cell.args(&["run", &file]));

@@ -52,7 +52,9 @@ fn a_container_keeps_running_with_other_limits() {
     stdout_of(&["--master", &cell.address, "resize", "grow", "--ram", "48MiB"]);
     let task = wait(&cell.address, "grow", confirmed(48 * MIB)).remove(0);
     assert_eq!((task.attempt, memory_limit(&name, &base)), (1, 48 * MIB));
-    assert_eq!(fs::read_to_string(group.join("cgroup.procs")).unwrap(), before);
+    // Its first process may have started others since.
+    let after = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    assert!(before.lines().next().is_some_and(|first| after.lines().any(|pid| pid == first)));
     stdout_of(&["--master", &cell.address, "stop", "grow", "--now"]);
     wait_for(&cell.address, "grow", |tasks| tasks.iter().all(|task| task.state.is_dead()));
     cell.stop();
@@ -72,7 +74,7 @@ fn virtual_cell(count: usize) -> (Folder, Running, String) {
 
 fn job(count: u32, cpu: &str) -> Value {
     value!({
-        "name": "web", "count": count, "priority": 200, "max_down": 1,
+        "name": "web", "count": count, "priority": 150, "max_down": 1,
         "spread": [{ "domain": "machine", "limit": 2 }],
         "task": { "limits": { "cpu": cpu, "ram": 64 << 20 }, "command": ["sim", "use", "50", "50"] },
     })

@@ -66,11 +66,11 @@ fn a_service_restarts_within_its_budget_and_the_command_says_when_it_is_done() {
     let events = world.say(&["events", "--job", "web"]);
     let steps: Vec<&str> = events
         .lines()
-        .filter(|line| line.contains("a restart was requested") || line.contains(" started on "))
-        .map(|line| if line.contains("told to stop") { "stop" } else { "start" })
+        .filter(|line| line.contains(" stopping on ") || line.contains(" started on "))
+        .map(|line| if line.contains(" stopping on ") { "stop" } else { "start" })
         .collect();
     assert!(!steps.windows(2).any(|pair| pair == ["stop", "stop"]), "{events}");
-    assert_eq!(events.matches("is to be restarted: requested").count(), 3, "{events}");
+    assert_eq!(events.matches("restart due: requested").count(), 3, "{events}");
 
     let done = json(&world.args(&["restart", "web/1", "--wait", "-o", "json"]));
     assert_eq!((&done["restarted"], &done["done"]), (&value!(1), &value!(true)), "{done}");
@@ -219,7 +219,11 @@ fn a_run_of_a_cron_by_hand_is_one_of_its_runs() {
     let last = crons[0]["last_job"].clone();
     let last = format!("{}/{}", last["user"].as_str().unwrap(), last["job"].as_str().unwrap());
     assert!(said.contains(&last), "{said}: {last}");
-    let refused = world.ends(&["cron", "run", "tick"]);
+    // Runs are named by the second.
+    let refused = poll_until("the next second", || {
+        let refused = world.ends(&["cron", "run", "tick"]);
+        (!refused.1.contains("has begun to run this second")).then_some(refused)
+    });
     assert!(refused.1.contains("its last run, goes on"), "{refused:?}");
     let events = world.say(&["events"]);
     assert!(events.contains("dev/tick runs by hand as"), "{events}");
