@@ -6,7 +6,7 @@ import { overview, useStore } from "../live.js";
 import { Badge, Choice, Filter, Link, Page, Problem, Table, Wait, to, useQuery, useSort } from "../parts.js";
 import { plural } from "../units.js";
 
-function standing(bits) {
+function state_of(bits) {
   if (bits & DOWN) return ["down", "bad"];
   if (bits & OVER) return ["over-committed", "bad"];
   if (bits & DRAINING) return ["draining", "warn"];
@@ -37,8 +37,8 @@ const COLUMNS = [
   {
     key: "state",
     title: "State",
-    of: (row) => standing(row.of("state"))[0],
-    show: (row) => html`<${Badge} tone=${standing(row.of("state"))[1]}>${standing(row.of("state"))[0]}<//>`,
+    of: (row) => state_of(row.of("state"))[0],
+    show: (row) => html`<${Badge} tone=${state_of(row.of("state"))[1]}>${state_of(row.of("state"))[0]}<//>`,
   },
   { key: "tasks", title: "Tasks", number: true, of: (row) => row.of("tasks") },
   share("cpu_used", "CPU used"),

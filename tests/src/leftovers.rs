@@ -132,7 +132,7 @@ impl ProcessHandle {
 /// Folders of agents, which write down there which boot it is.
 fn agents_in(folder: &Path, depth: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if folder.join("life").is_file() && folder.join("tasks").is_dir() {
+    if folder.join("incarnation").is_file() && folder.join("tasks").is_dir() {
         found.push(folder.to_owned());
     } else if depth > 0 {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -299,7 +299,7 @@ async fn files_of_a_newer_build_are_refused_by_name() {
     };
     let attempts = fs::read_dir(cell.path("n1/tasks")).expect("attempts");
     let attempt = attempts.flatten().next().expect("one that ran").path();
-    for file in [cell.path("n1/life"), cell.path("n1/orders"), attempt.join("order")] {
+    for file in [cell.path("n1/incarnation"), cell.path("n1/orders"), attempt.join("order")] {
         let before = fs::read_to_string(&file).expect("a record");
         let newer = before.replacen("cell-record 1 ", "cell-record 2 ", 1);
         fs::write(&file, &newer).expect("it is changed");

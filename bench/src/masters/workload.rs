@@ -71,7 +71,7 @@ pub async fn add_user(client: &Client) -> io::Result<()> {
 pub async fn batch(client: &Client, items: Vec<BatchItem>) -> io::Result<()> {
     let answer = client.batch(items).await.map_err(io::Error::other)?;
     for verdict in answer.value.verdicts {
-        if let ItemVerdict::Refused(error) = verdict {
+        if let ItemVerdict::Rejected(error) = verdict {
             return Err(io::Error::other(error.to_string()));
         }
     }

@@ -188,7 +188,7 @@ impl AgentCore {
                 changed_health_checks.push(attempt);
             }
             if let (Phase::Running(health), None) = (&mut entry.status.phase, &new.health) {
-                *health = Health::Well;
+                *health = Health::Healthy;
             }
             entry.order = order.clone();
         }
@@ -235,7 +235,7 @@ impl AgentCore {
                     status.phase = Phase::Running(initial_health(&entry.order));
                 }
             }
-            Event::Held => status.phase = Phase::Running(Health::Well),
+            Event::Held => status.phase = Phase::Running(Health::Healthy),
             Event::Health(health) => {
                 if let Phase::Running(current) = &mut status.phase {
                     *current = health;
@@ -365,7 +365,7 @@ fn limits_of(order: &DesiredTask) -> LimitsInForce {
 /// A task without a check is healthy because it runs.
 fn initial_health(order: &DesiredTask) -> Health {
     match &order.action {
-        Order::Run(work) if work.health.is_none() => Health::Well,
+        Order::Run(work) if work.health.is_none() => Health::Healthy,
         _ => Health::Starting,
     }
 }

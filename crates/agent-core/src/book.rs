@@ -308,7 +308,7 @@ impl UsageBook {
     }
 
     fn insert(&mut self, attempt: Attempt, entry: impl FnOnce() -> OpenEntry) {
-        if attempt.is_saver() || self.ended.binary_search(&attempt).is_ok() {
+        if attempt.is_log_saver() || self.ended.binary_search(&attempt).is_ok() {
             return;
         }
         if let Err(at) = self.open.binary_search_by_key(&attempt, |entry| entry.attempt) {

@@ -34,11 +34,11 @@ impl HealthTracker {
     pub fn record_result(&mut self, well: bool, now: u64) -> Health {
         if well {
             self.failures_in_row = 0;
-            self.health = Health::Well;
+            self.health = Health::Healthy;
         } else if self.health != Health::Starting || now >= self.grace_ends {
             self.failures_in_row = self.failures_in_row.saturating_add(1);
             if self.failures_in_row >= self.failure_threshold {
-                self.health = Health::Ill;
+                self.health = Health::Unhealthy;
             }
         }
         self.health
@@ -49,7 +49,7 @@ impl HealthTracker {
     pub fn interval(&self, check: &HealthCheck) -> Span {
         match self.health {
             Health::Starting => check.interval.min(STARTING_INTERVAL),
-            Health::Well | Health::Ill => check.interval,
+            Health::Healthy | Health::Unhealthy => check.interval,
         }
     }
 }
@@ -79,18 +79,18 @@ mod tests {
 
     #[test]
     fn failures_count_after_the_start_and_in_a_row() {
-        use Health::{Ill, Starting, Well};
+        use Health::{Healthy, Starting, Unhealthy};
         let play = |answers: &[(bool, u64)]| {
             let mut checker = HealthTracker::new(&check(), 1000);
             let results = answers.iter().map(|(well, now)| checker.record_result(*well, *now));
             results.collect::<Vec<Health>>()
         };
         let slow = play(&[(false, 1000), (false, 1050), (false, 1099), (true, 1100)]);
-        assert_eq!(slow, [Starting, Starting, Starting, Well]);
+        assert_eq!(slow, [Starting, Starting, Starting, Healthy]);
         let never = play(&[(false, 1099), (false, 1100), (false, 1101), (false, 1102)]);
-        assert_eq!(never, [Starting, Starting, Ill, Ill]);
+        assert_eq!(never, [Starting, Starting, Unhealthy, Unhealthy]);
         // Once it was healthy the start is over.
         let soon = play(&[(true, 1001), (false, 1002), (true, 1003), (false, 1004), (false, 1005)]);
-        assert_eq!(soon, [Well, Well, Well, Well, Ill]);
+        assert_eq!(soon, [Healthy, Healthy, Healthy, Healthy, Unhealthy]);
     }
 }

@@ -59,7 +59,7 @@ mod tests {
 
     fn answer(epoch: u64, index: u64, tasks: Option<Vec<DesiredTask>>) -> AgentOrders {
         AgentOrders {
-            epoch: Epoch { era: epoch, index },
+            epoch: Epoch { log_epoch: epoch, index },
             tasks,
             orders_digest: index,
             poll: Span::seconds(5),
@@ -82,6 +82,6 @@ mod tests {
         assert_eq!(orders.update(answer(1, 99, Some(Vec::new()))), OrdersUpdate::Stale);
         assert_eq!(orders.update(answer(2, 6, None)), OrdersUpdate::Stale);
         assert_eq!(orders.update(answer(2, 9, None)), OrdersUpdate::Unchanged);
-        assert_eq!((orders.epoch, orders.digest), (Epoch { era: 2, index: 9 }, 7));
+        assert_eq!((orders.epoch, orders.digest), (Epoch { log_epoch: 2, index: 9 }, 7));
     }
 }

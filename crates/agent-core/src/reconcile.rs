@@ -41,8 +41,8 @@ pub enum End {
 pub enum Health {
     /// Not healthy yet, and with time left to become so.
     Starting,
-    Well,
-    Ill,
+    Healthy,
+    Unhealthy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +200,9 @@ impl ReconcileInput<'_> {
             Some(_) => lease_until.is_some_and(|until| until > self.now),
             None => true,
         };
-        let no_other_attempt = if attempt.is_saver() {
-            !self.is_saved(attempt.without_saver()) && !self.is_alive(attempt.without_saver())
+        let no_other_attempt = if attempt.is_log_saver() {
+            !self.is_saved(attempt.without_log_saver())
+                && !self.is_alive(attempt.without_log_saver())
         } else {
             !self.has_active_attempt(attempt.task)
         };
@@ -220,7 +221,7 @@ impl ReconcileInput<'_> {
     fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &AttemptStatus> {
         let last = Attempt { log_saver_run: u32::MAX, ..Attempt::new(task, u32::MAX) };
         let all = self.statuses.range(Attempt::new(task, 0)..=last);
-        all.filter(|(attempt, _)| !attempt.is_saver()).map(|(_, seen)| seen)
+        all.filter(|(attempt, _)| !attempt.is_log_saver()).map(|(_, seen)| seen)
     }
 
     fn is_alive(&self, attempt: Attempt) -> bool {
@@ -233,7 +234,7 @@ impl ReconcileInput<'_> {
             log_saver_run: u32::MAX,
             ..attempt
         };
-        !attempt.is_saver() && self.statuses.range(savers).any(|(_, seen)| seen.is_active())
+        !attempt.is_log_saver() && self.statuses.range(savers).any(|(_, seen)| seen.is_active())
     }
 
     fn has_active_attempt(&self, task: TaskId) -> bool {
@@ -263,8 +264,8 @@ pub fn report(seen: &Attempts) -> Vec<ObservedTask> {
         log_saver_run: attempt.log_saver_run,
         state: match seen.phase {
             Phase::Preparing | Phase::Running(Health::Starting) => ObservedState::Preparing,
-            Phase::Running(Health::Well) => ObservedState::Running { healthy: true },
-            Phase::Running(Health::Ill) => ObservedState::Running { healthy: false },
+            Phase::Running(Health::Healthy) => ObservedState::Running { healthy: true },
+            Phase::Running(Health::Unhealthy) => ObservedState::Running { healthy: false },
             Phase::Ended(End::Finished) => ObservedState::Finished,
             Phase::Ended(End::Failed(exit)) => ObservedState::Failed(exit),
             Phase::Ended(End::Gone) => ObservedState::Stopped,

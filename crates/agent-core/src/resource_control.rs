@@ -229,7 +229,7 @@ pub enum KillCause {
         priority: Priority,
     },
     /// The machine lacked `short` bytes, and no task of lower priority was left.
-    Shortage {
+    ResourcePressure {
         short: u64,
         priority: Priority,
     },
@@ -248,12 +248,13 @@ impl KillReason {
     #[must_use]
     pub fn exit_class(&self, killed: Attempt) -> Option<ExitClass> {
         let others = || self.blamed.iter().map(|blame| blame.attempt);
-        let to = others().find(|other| *other != killed && !other.is_saver());
+        let to = others().find(|other| *other != killed && !other.is_log_saver());
         match (self.dimension, self.cause) {
             (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
-            (Dimension::Disk, KillCause::Shortage { .. }) | (_, KillCause::Files { .. }) => None,
+            (Dimension::Disk, KillCause::ResourcePressure { .. })
+            | (_, KillCause::Files { .. }) => None,
             (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
-            (_, KillCause::Shortage { .. }) => {
+            (_, KillCause::ResourcePressure { .. }) => {
                 Some(to.map_or(ExitClass::OutOfMemoryBystander, |to| ExitClass::GaveWayTo(to.task)))
             }
         }
@@ -268,7 +269,7 @@ impl KillReason {
                 let over = used.saturating_sub(limit);
                 format!("{what}: used {used}, {over} over its limit of {limit}")
             }
-            KillCause::Shortage { short, priority } => {
+            KillCause::ResourcePressure { short, priority } => {
                 let Priority(level) = priority;
                 format!("{what}: the machine lacked {short}; priority {level}, held {used}")
             }

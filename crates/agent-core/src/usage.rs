@@ -133,7 +133,7 @@ impl Sampler {
             Some(TaskUsage { task: attempt.task, attempt: attempt.number, used })
         };
         // The usage of a log saver says nothing about the task whose logs it saves.
-        latest.iter().filter(|(attempt, _)| !attempt.is_saver()).filter_map(used).collect()
+        latest.iter().filter(|(attempt, _)| !attempt.is_log_saver()).filter_map(used).collect()
     }
 }
 

@@ -206,7 +206,8 @@ impl Preparer {
         let Order::Run(work) = &order.action else { return Ok(()) };
         let attempt = Attempt::of(order);
         let folder = self.folders.attempt_dir(attempt);
-        let left = attempt.is_saver().then(|| self.folders.work_dir(attempt.without_saver()));
+        let left =
+            attempt.is_log_saver().then(|| self.folders.work_dir(attempt.without_log_saver()));
         if left.as_ref().is_some_and(|left| !is_folder(left)) {
             return Err(StartError::NothingLeft);
         }
@@ -218,7 +219,7 @@ impl Preparer {
             }
         }
         // A log saver of an alloc runs as the user that its tasks ran as.
-        let together = alloc.unwrap_or(attempt).without_saver();
+        let together = alloc.unwrap_or(attempt).without_log_saver();
         let range = self.ids.as_ref().map(|ids| ids.allocate(together)).transpose()?;
         let launch = self.driver.prepare(&StartContext {
             attempt,

@@ -149,7 +149,7 @@ impl Folders {
 
     #[must_use]
     pub fn incarnation_file(&self) -> PathBuf {
-        self.root.join("life")
+        self.root.join("incarnation")
     }
 
     #[must_use]

@@ -207,7 +207,7 @@ mod tests {
 
         fn read(&self, from: &Positions) -> (String, Positions) {
             let (parts, next) = read_parts(&self.scratch.path(""), from, true).unwrap();
-            (shown(&parts), next)
+            (text_of(&parts), next)
         }
 
         fn first(&self, query: &OutputQuery) -> Positions {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// `100o:text` for a part of standard output written at 100.
-    fn shown(parts: &[OutputPart]) -> String {
+    fn text_of(parts: &[OutputPart]) -> String {
         let part = |part: &OutputPart| {
             let at = part.at.map_or_else(|| "?".to_owned(), |at| at.to_string());
             format!("{at}{}:{}", &part.stream.name()[3..4], part.text)

@@ -64,8 +64,8 @@ pub struct InvalidMasterList(String);
 
 impl Display for MasterList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MasterListVersion { log_epoch: era, term, index } = self.version;
-        write!(f, "{era}.{term}.{index} {}", self.addresses.join(","))
+        let MasterListVersion { log_epoch, term, index } = self.version;
+        write!(f, "{log_epoch}.{term}.{index} {}", self.addresses.join(","))
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Explanation {
     /// Tasks that must find a place together, for a gang.
     pub gang: Option<u32>,
     /// Only for a task, not for a class.
-    pub standing: Option<Standing>,
+    pub queue_position: Option<QueuePosition>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -231,7 +231,7 @@ impl Counterfactual {
 
 /// Where a waiting task stands in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct QueuePosition {
     /// One is next. `None`: not in the queue yet, because of `not_before`.
     pub position: Option<u32>,
     /// Tasks in the queue.

@@ -224,8 +224,8 @@ pub fn choose_devices(
     let free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
     let greedy = choose_greedily(devices, free.clone(), requests);
     match greedy {
-        Err(misfit) if requests.len() > 1 => {
-            DeviceSearch::run(devices, free, requests).ok_or(misfit)
+        Err(infeasible) if requests.len() > 1 => {
+            DeviceSearch::run(devices, free, requests).ok_or(infeasible)
         }
         decided => decided,
     }

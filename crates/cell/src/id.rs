@@ -28,13 +28,13 @@ impl Attempt {
     }
 
     #[must_use]
-    pub const fn is_saver(self) -> bool {
+    pub const fn is_log_saver(self) -> bool {
         self.log_saver_run > 0
     }
 
     /// The attempt whose data a log saver fetches; the attempt itself for all others.
     #[must_use]
-    pub const fn without_saver(self) -> Attempt {
+    pub const fn without_log_saver(self) -> Attempt {
         Attempt { log_saver_run: 0, ..self }
     }
 }

@@ -158,7 +158,7 @@ pub enum Rejection {
     DoesNotFit {
         task: TaskId,
         machine: MachineId,
-        misfit: InfeasibleReason,
+        infeasible: InfeasibleReason,
     },
     TooEarly {
         task: TaskId,

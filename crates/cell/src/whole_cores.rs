@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::apply::fixture::{job, machine};
 
-    fn shown(list: &[NamedAmount]) -> Vec<String> {
+    fn texts(list: &[NamedAmount]) -> Vec<String> {
         list.iter().map(|held| format!("{} {}", held.name, held.amount)).collect()
     }
 
@@ -107,13 +107,13 @@ mod tests {
     fn one_core_always_stays_and_the_operator_has_the_last_word() {
         let mut spec = machine("m1", 4);
         spec.capacity.cpu = 4999;
-        assert_eq!(shown(&spec.named_capacities()), ["whole-cores 3"]);
+        assert_eq!(texts(&spec.named_capacities()), ["whole-cores 3"]);
         spec.capacity.cpu = 500;
-        assert_eq!(shown(&spec.named_capacities()), ["whole-cores 0"]);
+        assert_eq!(texts(&spec.named_capacities()), ["whole-cores 0"]);
         spec.set_cores(2);
-        assert_eq!(shown(&spec.named_capacities()), ["whole-cores 1"]);
+        assert_eq!(texts(&spec.named_capacities()), ["whole-cores 1"]);
         spec.set_cores(8);
-        assert_eq!(shown(&spec.named_capacities()), ["whole-cores 1"], "said already");
+        assert_eq!(texts(&spec.named_capacities()), ["whole-cores 1"], "said already");
         let name = spec.named[0].name.clone();
         assert_eq!((spec.configured_capacity(&name), spec.whole_cores()), (1, 1));
     }
@@ -127,6 +127,6 @@ mod tests {
             let name = ResourceName { namespace: None, name: Token::new(name).unwrap() };
             spec.task.named.push(NamedAmount { name, amount: 1 });
         }
-        assert_eq!(shown(&spec.named_demand()), ["licence 1", "whole-cores 2", "zeta 1"]);
+        assert_eq!(texts(&spec.named_demand()), ["licence 1", "whole-cores 2", "zeta 1"]);
     }
 }

@@ -209,7 +209,7 @@ impl Liveness {
                 continue;
             }
             silent.push((heartbeat.at, *machine));
-            let allowed = self.allowed_silence(heartbeat, at);
+            let allowed = self.heartbeat_timeout(heartbeat, at);
             if silence > allowed && !self.is_recently_declared(*machine, at) {
                 due = true;
                 if self.paused_at.is_none_or(|held| elapsed_between(held, at) > allowed) {
@@ -254,7 +254,7 @@ impl Liveness {
     }
 
     /// How long this machine may be silent.
-    fn allowed_silence(&self, heartbeat: &Heartbeat, at: Span) -> Span {
+    fn heartbeat_timeout(&self, heartbeat: &Heartbeat, at: Span) -> Span {
         let heartbeat_timeout = self.settings.heartbeat_timeout();
         let reported = heartbeat.shard.and_then(|shard| self.shards.get(&shard));
         match reported {

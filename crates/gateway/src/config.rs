@@ -68,7 +68,7 @@ pub struct Config {
     pub down_per_minute: DownRate,
     pub clock_skew_alarm: Span,
     pub reclaim: ReclamationConfig,
-    pub task_certificate_life: Span,
+    pub task_certificate_lifetime: Span,
     pub keep_dead_jobs: Span,
     pub keep_events: Span,
     pub events_size: u64,
@@ -136,7 +136,7 @@ impl Config {
             down_per_minute: read.down_rate("down_per_minute")?,
             clock_skew_alarm: read.span("clock_skew_alarm", Span(500))?,
             reclaim: read.reclaim()?,
-            task_certificate_life: read.task_certificate_life()?,
+            task_certificate_lifetime: read.task_certificate_lifetime()?,
             keep_dead_jobs: read.span("keep_dead_jobs", Span::ZERO)?,
             keep_events: read.span("keep_events", Span::ZERO)?,
             events_size: read.size("events_size", 1 << 20)?,
@@ -483,9 +483,9 @@ impl ConfigReader<'_> {
 
     /// A task's certificate cannot be revoked, so a day is the longest; certificate dates are in
     /// seconds.
-    fn task_certificate_life(&self) -> Result<Span, ConfigError> {
+    fn task_certificate_lifetime(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span::seconds(10)..=Span::seconds(86_400)).contains(span);
-        self.parsed("task_certificate_life", "10s to 24h", |text| {
+        self.parsed("task_certificate_lifetime", "10s to 24h", |text| {
             parse_duration(text).filter(allowed)
         })
     }
@@ -607,8 +607,8 @@ mod tests {
         check("body_limit = \"8MB\"", &format!("`body_limit` is \"8MB\"; allowed: {SIZE}"));
         check("heartbeat = \"1s\"", "`heartbeat` is \"1s\"; allowed: 10ms to 500ms");
         check(
-            "task_certificate_life = \"9s\"",
-            "`task_certificate_life` is \"9s\"; allowed: 10s to 24h",
+            "task_certificate_lifetime = \"9s\"",
+            "`task_certificate_lifetime` is \"9s\"; allowed: 10s to 24h",
         );
         check("tasks_per_job = 0", &format!("`tasks_per_job` is 0; allowed: {TASKS}"));
         check("tasks_per_job = 200001", &format!("`tasks_per_job` is 200001; allowed: {TASKS}"));

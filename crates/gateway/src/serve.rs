@@ -326,11 +326,12 @@ async fn answer_dns(
 fn keep_history(
     config: &Config,
     handle: &MasterHandle,
-    desk: &HistoryService,
+    history: &HistoryService,
 ) -> Result<HistoryWriter, ServeError> {
-    desk.attach(handle);
+    history.attach(handle);
     let supervisor = handle.supervisor();
-    desk.start_writer(&config.data_dir, config.history_config(), supervisor)
+    history
+        .start_writer(&config.data_dir, config.history_config(), supervisor)
         .map_err(ServeError::Disk)
 }
 
@@ -457,7 +458,7 @@ fn routes(
     let mut router = api.router().merge(membership.router());
     if let Some(credentials) = credentials {
         let (handle, authority) = (handle.clone(), credentials.authority().clone());
-        let task_life = config.task_certificate_life;
+        let task_life = config.task_certificate_lifetime;
         router = router.merge(EnrollmentApi { handle, authority, clock, task_life }.router());
     }
     Ok((router, files))

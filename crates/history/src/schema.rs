@@ -28,8 +28,8 @@ pub(crate) fn create_sql() -> String {
         ));
     }
     sql.push_str(
-        "CREATE TABLE IF NOT EXISTS place (
-             one INTEGER PRIMARY KEY CHECK (one = 1), era INTEGER NOT NULL,
+        "CREATE TABLE IF NOT EXISTS feed_position (
+             one INTEGER PRIMARY KEY CHECK (one = 1), log_epoch INTEGER NOT NULL,
              log_index INTEGER NOT NULL, position INTEGER NOT NULL);
          CREATE TABLE IF NOT EXISTS reach (what TEXT PRIMARY KEY, since INTEGER NOT NULL);
          CREATE TABLE IF NOT EXISTS machine_names (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
@@ -58,7 +58,9 @@ fn from_1(db: &Connection) -> rusqlite::Result<()> {
     db.execute_batch(&format!(
         "ALTER TABLE {rows} ADD COLUMN cpu_micros INTEGER;
          ALTER TABLE {rows} ADD COLUMN labels TEXT;
-         ALTER TABLE {sums} RENAME TO old_sums;"
+         ALTER TABLE {sums} RENAME TO old_sums;
+         ALTER TABLE place RENAME TO feed_position;
+         ALTER TABLE feed_position RENAME COLUMN era TO log_epoch;"
     ))?;
     db.execute_batch(&create_sql())?;
     db.execute_batch(&format!(

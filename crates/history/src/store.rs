@@ -444,7 +444,8 @@ fn save_position(
     log_epoch: u64,
     position: FeedPosition,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT OR REPLACE INTO place (one, era, log_index, position) VALUES (1, ?1, ?2, ?3)";
+    let sql = "INSERT OR REPLACE INTO feed_position (one, log_epoch, log_index, position) \
+               VALUES (1, ?1, ?2, ?3)";
     change.execute(
         sql,
         (to_sql_integer(log_epoch), to_sql_integer(position.index), position.position),
@@ -454,7 +455,8 @@ fn save_position(
 
 fn read_position(db: &Connection) -> rusqlite::Result<(u64, FeedPosition)> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
-    let found = db.query_row("SELECT era, log_index, position FROM place", [], |row| {
+    let sql = "SELECT log_epoch, log_index, position FROM feed_position";
+    let found = db.query_row(sql, [], |row| {
         let position = FeedPosition { index: number(row.get(1)?), position: row.get(2)? };
         Ok((number(row.get(0)?), position))
     });

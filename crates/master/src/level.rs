@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// Time between two checks of a leader. Only new features wait for it.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// A scheduler that asked for no lease for so long is not waited for.
-const SCHEDULER_SILENCE: Duration = Duration::from_secs(60);
+const SCHEDULER_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Schedulers that are remembered; beyond, the level stays until some have gone.
 const MAX_SCHEDULERS: usize = 4096;
 
@@ -34,7 +34,7 @@ pub struct SchedulerLevels(BTreeMap<String, (u32, Instant)>);
 impl SchedulerLevels {
     /// A scheduler that knows levels up to `level` asked for its lease.
     pub fn heard(&mut self, scheduler: &str, level: u32, now: Instant) {
-        self.0.retain(|_, (_, at)| now.duration_since(*at) < SCHEDULER_SILENCE);
+        self.0.retain(|_, (_, at)| now.duration_since(*at) < SCHEDULER_HEARTBEAT_TIMEOUT);
         if self.0.len() <= MAX_SCHEDULERS {
             self.0.insert(scheduler.to_owned(), (level, now));
         }
@@ -42,8 +42,10 @@ impl SchedulerLevels {
 
     /// One that is heard of and does not know `level`, and what it knows.
     fn without(&self, level: u32, now: Instant) -> Option<(String, u32)> {
-        let mut heard =
-            self.0.iter().filter(|(_, (_, at))| now.duration_since(*at) < SCHEDULER_SILENCE);
+        let mut heard = self
+            .0
+            .iter()
+            .filter(|(_, (_, at))| now.duration_since(*at) < SCHEDULER_HEARTBEAT_TIMEOUT);
         let found = heard.find(|(_, (known, _))| *known < level);
         found.map(|(scheduler, (known, _))| (scheduler.clone(), *known))
     }
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(levels.without(2, start), None);
         levels.heard("s2", 1, start);
         assert_eq!(levels.without(2, start), Some(("s2".to_owned(), 1)));
-        assert_eq!(levels.without(2, start + SCHEDULER_SILENCE), None, "it went silent");
+        assert_eq!(levels.without(2, start + SCHEDULER_HEARTBEAT_TIMEOUT), None, "it went silent");
         levels.heard("s2", 2, start + Duration::from_secs(1));
         assert_eq!(levels.without(2, start + Duration::from_secs(1)), None, "it was upgraded");
     }

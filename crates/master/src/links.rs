@@ -4,7 +4,7 @@
 //! machine change or the interval is over, so the replica sets the rate and changes are delivered
 //! at once.
 //!
-//! Every replica can answer from its own copy of the state: orders carry (era, index) and agents
+//! Every replica can answer from its own copy of the state: orders carry (log epoch, index) and agents
 //! obey only newer ones.
 
 use crate::clock::Clock;
@@ -240,7 +240,7 @@ impl LinkShard {
     /// and keep what has to outlive it.
     fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, u64, Vec<DesiredTask>) {
         self.replicated.with(|view| {
-            let epoch = Epoch { era: view.log_epoch, index: view.index };
+            let epoch = Epoch { log_epoch: view.log_epoch, index: view.index };
             let row = view.state.machines().get(machine);
             let present = row.is_some_and(|row| {
                 row.status == MachineStatus::Up && row.incarnation == report.incarnation
@@ -261,7 +261,8 @@ impl LinkShard {
         if idle && report.hang {
             tokio::time::sleep(Duration::from_millis(self.settings.poll.0)).await;
         }
-        let epoch = self.replicated.with(|view| Epoch { era: view.log_epoch, index: view.index });
+        let epoch =
+            self.replicated.with(|view| Epoch { log_epoch: view.log_epoch, index: view.index });
         AgentOrders {
             epoch: epoch.max(report.taken),
             tasks: (!idle && epoch >= report.taken).then(Vec::new),
@@ -534,9 +535,9 @@ mod tests {
         let shard = shard(&folder);
         shard.set_cluster_view(ClusterView { id: 1, term: 99, ..ClusterView::default() });
         let (epoch, ..) = shard.orders(&report(1, 1), MachineId(0));
-        assert!(epoch < Epoch { era: 0, index: 8 }, "{epoch:?}");
-        assert!(epoch > Epoch { era: 0, index: 6 }, "{epoch:?}");
-        assert!(epoch < Epoch { era: 1, index: 1 }, "a restored cell outranks: {epoch:?}");
+        assert!(epoch < Epoch { log_epoch: 0, index: 8 }, "{epoch:?}");
+        assert!(epoch > Epoch { log_epoch: 0, index: 6 }, "{epoch:?}");
+        assert!(epoch < Epoch { log_epoch: 1, index: 1 }, "a restored cell outranks: {epoch:?}");
     }
 
     #[test]

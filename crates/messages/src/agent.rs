@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch {
-    pub era: u64,
+    pub log_epoch: u64,
     pub index: u64,
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let amount = json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 });
         json!({
             "machine": "m1", "incarnation": 5, "number": 6,
-            "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
+            "taken": { "log_epoch": 7, "index": 8 }, "hang": true, "orders_digest": 9,
             "spec": { "name": "m1", "capacity": amount },
             "tasks": [{ "task": 10, "attempt": 11, "log_saver_run": 12,
                 "state": { "running": { "healthy": true } } }],

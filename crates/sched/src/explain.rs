@@ -105,7 +105,7 @@ impl<'a> Explainer<'a> {
         let position = positions.of(self.snapshot, task)?;
         let (job, _) = self.snapshot.identity_of(task)?;
         let mut explanation = self.class(self.snapshot.class_of(task)?);
-        explanation.standing = Some(position);
+        explanation.queue_position = Some(position);
         explanation.gang = self.gang_size(job);
         Some(explanation)
     }
@@ -166,7 +166,7 @@ impl<'a> Explainer<'a> {
                 .map(|nearest| self.nearest_machine(prepared, nearest)),
             victims: if fits { None } else { tally.candidates.cheapest(prepared, self.names) },
             gang: None,
-            standing: None,
+            queue_position: None,
         }
     }
 

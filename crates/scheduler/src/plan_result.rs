@@ -65,7 +65,7 @@ impl PlanResult {
 #[must_use]
 pub fn rejection_code(rejection: &Rejection) -> &'static str {
     match rejection {
-        Rejection::DoesNotFit { misfit: infeasible_reason, .. } => infeasible_reason.code(),
+        Rejection::DoesNotFit { infeasible: reason, .. } => reason.code(),
         Rejection::StaleAttempt { .. } => "stale-attempt",
         Rejection::WrongTaskState { .. } => "wrong-task-state",
         Rejection::WrongState(_) => "wrong-state",
@@ -117,7 +117,7 @@ mod tests {
         let stale = Rejection::StaleAttempt { task: TaskId(0), expected: 0, found: 1 };
         let (task, machine) = (TaskId(3), MachineId(0));
         let infeasible_reason =
-            Rejection::DoesNotFit { task, machine, misfit: InfeasibleReason::MachineDown };
+            Rejection::DoesNotFit { task, machine, infeasible: InfeasibleReason::MachineDown };
         check(Some(Ok(Done::Applied)), (4, 1, 0), &[]);
         check(Some(Ok(Done::Partly(vec![(0, stale.clone())]))), (2, 1, 1), &[("stale-attempt", 1)]);
         let both = vec![(1, stale.clone()), (2, infeasible_reason)];

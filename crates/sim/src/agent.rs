@@ -310,7 +310,7 @@ impl VirtualAgent {
             let events = self.kernel.advance(self.bugs, now);
             let mut is_still = events.is_empty();
             for (attempt, event) in events {
-                if self.bugs.hides_unhealthy && event == Event::Health(Health::Ill) {
+                if self.bugs.hides_unhealthy && event == Event::Health(Health::Unhealthy) {
                     continue;
                 }
                 let change = self.core.observe(attempt, event);
@@ -530,8 +530,8 @@ impl VirtualAgent {
     /// Tasks and allocs that run now, as reported to the masters.
     #[must_use]
     pub fn running(&self) -> usize {
-        let runs = |phase| matches!(phase, Phase::Running(Health::Well | Health::Ill));
-        let all = self.core.attempts().iter().filter(|(attempt, _)| !attempt.is_saver());
+        let runs = |phase| matches!(phase, Phase::Running(Health::Healthy | Health::Unhealthy));
+        let all = self.core.attempts().iter().filter(|(attempt, _)| !attempt.is_log_saver());
         all.filter(|(_, entry)| runs(entry.status.phase)).count()
     }
 }

@@ -105,7 +105,7 @@ impl Default for StoreConfig {
 
 impl fmt::Debug for StoreConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("StoreConfig")
             .field("heartbeat", &self.heartbeat)
             .field("election", &(self.election_min..self.election_max))
             .field("fence_after", &self.fence_after)

@@ -623,7 +623,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let log = json(&[&["checkpoint", "log", "-o", "json"], &here[..]].concat());
     let entries = log.as_array().unwrap();
     let submitted = entries.iter().find(|entry| entry["commands"]["apply_job"] == 1).unwrap();
-    assert_eq!((&submitted["requests"], &submitted["refused"]), (&1.into(), &0.into()));
+    assert_eq!((&submitted["requests"], &submitted["rejected"]), (&1.into(), &0.into()));
     let index = submitted["index"].as_u64().unwrap();
 
     // Before the job, with the job, and a time after everything.

@@ -285,7 +285,7 @@ fn sleep_until(time: Time) {
 
 #[test]
 fn a_certificate_is_renewed_before_it_ends_and_nobody_takes_the_old_one_after() {
-    let short = ("task_certificate_life = \"1h\"", "task_certificate_life = \"10s\"");
+    let short = ("task_certificate_lifetime = \"1h\"", "task_certificate_lifetime = \"10s\"");
     let walled = SecureCell::with(&[short]);
     walled.run("ann", "web", IDENTITY_SCRIPT);
     wait_until("it has said where", || Path::new(&walled.folder.path("place")).exists());

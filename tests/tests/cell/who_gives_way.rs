@@ -148,7 +148,7 @@ fn a_notice_of_a_year_is_cut_told_to_who_waits_and_ended_by_its_owner() {
     let waits = "It waits for dev/slow/0 to leave: it has its notice, and is killed in";
     assert!(why.contains(waits), "{why}");
     let data = json(&world.args(&["explain", "vital/0", "-o", "json"]));
-    assert_eq!(data["leaving"][0]["task"], value!("dev/slow/0"), "{data}");
+    assert_eq!(data["stopping"][0]["task"], value!("dev/slow/0"), "{data}");
     let said = world.say(&["stop", "slow/0", "--now"]);
     assert!(said.contains("task dev/slow/0 is killed"), "{said}");
     world.wait_running("vital", 1);

@@ -160,7 +160,7 @@ async fn what_an_alloc_left_on_a_machine_that_booted_again_is_saved_too() {
     let machine = with_a_log(&cell, 600_000, save).await;
     cell.stop_agent(machine).await;
     // To the next agent, everything it finds is of another boot.
-    let incarnation_file = cell.data(machine).join("life");
+    let incarnation_file = cell.data(machine).join("incarnation");
     let mut before: MachineIncarnation =
         record::read(&incarnation_file).expect("it is read").expect("it is there");
     before.boot_id = "another".into();

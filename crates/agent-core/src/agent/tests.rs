@@ -12,7 +12,7 @@ use cellwright_messages::Epoch;
 
 fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
     AgentOrders {
-        epoch: Epoch { era: 1, index },
+        epoch: Epoch { log_epoch: 1, index },
         tasks: Some(tasks),
         orders_digest: index,
         poll: Span::seconds(5),
@@ -112,7 +112,7 @@ fn what_changes_while_a_task_runs_reaches_it() {
     agent.next_actions(0);
     agent.observe(first, RUNS);
     assert_eq!(states(&mut agent), [ObservedState::Preparing], "it has not said that it is well");
-    let ill = agent.observe(first, Event::Health(Health::Ill));
+    let ill = agent.observe(first, Event::Health(Health::Unhealthy));
     assert_eq!((ill.needs_report, ill.needs_reconcile), (true, false));
     assert_eq!(states(&mut agent), [ObservedState::Running { healthy: false }]);
     let outcome = agent.handle_orders(answer(2, vec![order(1, 1, run())]), 0);

@@ -56,7 +56,7 @@ fn attempt(task: u32, number: u32) -> Attempt {
 }
 
 const LIVE: AttemptStatus = AttemptStatus {
-    phase: Phase::Running(Health::Well),
+    phase: Phase::Running(Health::Healthy),
     requested: Requested::Nothing,
     notice: None,
     is_alloc: false,
@@ -182,7 +182,7 @@ fn a_lease_is_renewed_while_somebody_heard_and_nothing_starts_without_one() {
 #[test]
 fn only_ends_leases_and_allocs_decide_anything() {
     let preparing = AttemptStatus { phase: Phase::Preparing, ..LIVE };
-    let ill = AttemptStatus { phase: Phase::Running(Health::Ill), ..LIVE };
+    let ill = AttemptStatus { phase: Phase::Running(Health::Unhealthy), ..LIVE };
     let ended = AttemptStatus { phase: Phase::Ended(End::Gone), ..LIVE };
     assert!(!preparing.affects_reconcile(&LIVE) && !LIVE.affects_reconcile(&ill));
     assert!(LIVE.affects_reconcile(&ended));
@@ -199,8 +199,8 @@ fn what_is_seen_is_told() {
     let phases = [
         (Phase::Preparing, S::Preparing),
         (Phase::Running(Health::Starting), S::Preparing),
-        (Phase::Running(Health::Well), S::Running { healthy: true }),
-        (Phase::Running(Health::Ill), S::Running { healthy: false }),
+        (Phase::Running(Health::Healthy), S::Running { healthy: true }),
+        (Phase::Running(Health::Unhealthy), S::Running { healthy: false }),
         (Phase::Ended(End::Finished), S::Finished),
         (Phase::Ended(End::Failed(failed)), S::Failed(failed)),
         (Phase::Ended(End::Gone), S::Stopped),
@@ -323,7 +323,7 @@ impl Model {
             Step::Orders(list) => self.order(list),
             Step::Ready(task) => {
                 if let Some((_, seen)) = self.newest_live(*task) {
-                    seen.phase = Phase::Running(Health::Well);
+                    seen.phase = Phase::Running(Health::Healthy);
                 }
             }
             Step::Exits(task, code) => {
@@ -331,7 +331,7 @@ impl Model {
                     0 => End::Finished,
                     code => End::Failed(ExitClass::Code(*code)),
                 };
-                self.end(*task, end, |seen| seen.phase == Phase::Running(Health::Well));
+                self.end(*task, end, |seen| seen.phase == Phase::Running(Health::Healthy));
             }
             Step::Dies(task) => {
                 self.end(*task, End::Gone, |seen| seen.requested > Requested::Nothing)

@@ -67,7 +67,9 @@ impl ScarceResource {
         match self {
             _ if self.over_limit(sample) > 0 => over_limit_cause(sample, self.dimension()),
             ScarceResource::Files => KillCause::Files { short, files: sample.files, priority },
-            ScarceResource::Ram | ScarceResource::Disk => KillCause::Shortage { short, priority },
+            ScarceResource::Ram | ScarceResource::Disk => {
+                KillCause::ResourcePressure { short, priority }
+            }
         }
     }
 }

@@ -85,7 +85,8 @@ fn memory_is_freed_from_the_lowest_priority_up_and_no_further_than_needed() {
     low.reservation.ram = GIB / 4;
     let tasks = [sensitive(1), batch(2, 150), batch(3, 100), low];
     let actions = control.step(second(1), &machine, &tasks);
-    let cause = |short, priority| KillCause::Shortage { short, priority: Priority(priority) };
+    let cause =
+        |short, priority| KillCause::ResourcePressure { short, priority: Priority(priority) };
     let expected = [(4, cause(3 * GIB / 4, 50)), (3, cause(GIB / 4, 100))];
     assert_eq!(kills(&actions), expected);
     let Some(Action::Kill { reason, .. }) = actions.first() else { panic!("{actions:?}") };
@@ -187,7 +188,7 @@ fn nobody_dies_for_files_of_the_dead_that_are_still_to_be_removed() {
     control.cleaned_up(low.attempt);
     assert_eq!(control.awaiting_cleanup().count(), 0);
     let actions = control.step(second(30), &machine, std::slice::from_ref(&high));
-    let cause = KillCause::Shortage { short: GIB / 2, priority: Priority(150) };
+    let cause = KillCause::ResourcePressure { short: GIB / 2, priority: Priority(150) };
     assert_eq!(kills(&actions), [(2, cause)]);
 }
 
@@ -636,7 +637,7 @@ fn who_is_killed_for_want_of_memory_is_told_for_whom() {
         let reason = KillReason { dimension: Dimension::Ram, used: 5, cause, blamed };
         reason.exit_class(attempt(1))
     };
-    let short = KillCause::Shortage { short: 1, priority: Priority(100) };
+    let short = KillCause::ResourcePressure { short: 1, priority: Priority(100) };
     let to = Some(ExitClass::GaveWayTo(TaskId(2)));
     assert_eq!(class_of(short, vec![blame(1), blame(2), blame(3)]), to);
     assert_eq!(class_of(short, vec![blame(1)]), Some(ExitClass::OutOfMemoryBystander));

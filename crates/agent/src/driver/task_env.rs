@@ -318,7 +318,7 @@ pub fn environment(start: &StartContext<'_>, task_paths: &TaskPaths) -> BTreeMap
     set("CELL_DIR", &directory);
     set("CELL_MACHINE", start.machine);
     set("CELL_ATTEMPT", &start.attempt.number.to_string());
-    if start.attempt.is_saver() {
+    if start.attempt.is_log_saver() {
         set("CELL_SAVER_RUN", &start.attempt.log_saver_run.to_string());
     }
     set("CELL_PORTS", &ports.join(","));

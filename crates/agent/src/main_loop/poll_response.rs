@@ -16,7 +16,7 @@ impl Agent {
                 if let Err(error) =
                     boot::save_incarnation(&self.folders.incarnation_file(), &self.incarnation)
                 {
-                    tracing::error!(%error, "the number of this life cannot be written");
+                    tracing::error!(%error, "the incarnation cannot be written");
                 }
             }
             // Logged once; tasks end as the orders say.
@@ -34,7 +34,7 @@ impl Agent {
         }
         if change == IncarnationUpdate::Raised {
             let incarnation = self.incarnation.number.incarnation;
-            tracing::info!(incarnation, "the masters know an earlier life of this machine");
+            tracing::info!(incarnation, "the masters know a later incarnation of this machine");
             self.news.notify_one();
         }
     }

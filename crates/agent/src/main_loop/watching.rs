@@ -237,7 +237,7 @@ impl Agent {
             .filter_map(|(attempt, local)| {
                 // The usage of a log saver says nothing about the task whose logs it saves.
                 let is_live = self.core.attempt(*attempt).is_some_and(|e| e.status.is_active());
-                let is_task = is_live && !attempt.is_saver();
+                let is_task = is_live && !attempt.is_log_saver();
                 let is_plain = is_task && local.group.is_none();
                 let shim = local.status.as_ref().filter(|_| is_plain)?.shim;
                 Some(MeasuredTask {

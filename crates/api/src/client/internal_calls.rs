@@ -27,7 +27,7 @@ pub const MACHINE_PACKAGES_PATH: &str = "/internal/holdings";
 /// Machines that have a package, or will have it soon.
 pub const HOLDERS_PATH: &str = "/internal/holders";
 /// Where an agent checks whether a part that has dialled it is still a member of the cell.
-pub const MEMBERSHIP_CHECK_PATH: &str = "/internal/standing";
+pub const MEMBERSHIP_CHECK_PATH: &str = "/internal/membership";
 
 /// Content that a replica has, `/internal/blobs/<digest>`.
 pub const BLOB_PATH: &str = "/internal/blobs";

@@ -395,7 +395,7 @@ pub fn owner_or(owner: Option<Name>, caller: Option<&Name>) -> Result<Name, ApiE
 #[serde(rename_all = "snake_case")]
 pub enum ItemVerdict {
     Done(Changed),
-    Refused(ApiError),
+    Rejected(ApiError),
 }
 
 /// One verdict for each item, in their order.

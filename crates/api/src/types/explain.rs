@@ -166,7 +166,7 @@ pub struct ExplanationView {
     pub waits_for: Vec<String>,
     /// For a task that has its place: the tasks that have to leave it first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leaving: Vec<LeavingView>,
+    pub stopping: Vec<StoppingTaskView>,
     pub failing: Option<FailingView>,
     /// For a task on a machine: why it is there.
     pub here: Option<HereView>,
@@ -188,7 +188,7 @@ pub struct ExplanationView {
 
 /// A task that is told to stop, for whose end another waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LeavingView {
+pub struct StoppingTaskView {
     /// `user/job/index`.
     pub task: String,
     /// When its notice is over and it is killed; milliseconds since the Unix epoch.

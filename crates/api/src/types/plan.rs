@@ -35,7 +35,7 @@ pub enum PlanAction {
     /// It exists already, exactly like this.
     Nothing,
     /// The cell would reject it; see `rejected`.
-    Refused,
+    Rejected,
 }
 
 /// One field of the spec that differs.

@@ -136,7 +136,9 @@ impl Context<'_> {
                 self.machine_event(machine, change, Reason::ResourcePressure(dimension));
                 return Ok(());
             }
-            Some((task, dimension)) => Conflict::ReliefFirst { machine: name, task, dimension },
+            Some((task, dimension)) => {
+                Conflict::PressureEvictionFirst { machine: name, task, dimension }
+            }
             None => Conflict::NoResourcePressure(name),
         };
         Err(Rejection::WrongState(conflict))

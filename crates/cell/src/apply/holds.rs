@@ -54,8 +54,8 @@ impl Context<'_> {
             return wrong(TaskAction::HoldOfAlloc);
         }
         let candidate = Candidate { task: &row, spec: &spec };
-        if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, *machine, *alloc) {
-            return Err(Rejection::DoesNotFit { task: *task, machine: *machine, misfit });
+        if let Some(infeasible) = fit::infeasible_reason(self.state, &candidate, *machine, *alloc) {
+            return Err(Rejection::DoesNotFit { task: *task, machine: *machine, infeasible });
         }
         self.check_ports_and_devices(target, &spec)?;
         // It may be over-committed in another dimension: then the reservation would be released at
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(cell.charged(Band::Production), charged);
         // The rack is full with two holds of one task; the port and the device are taken.
         let other = fit::Candidate::of(&cell.state, cell.task_id("jfoo", 1)).unwrap();
-        let misfit = fit::infeasible_reason(&cell.state, &other, M2, None).unwrap();
-        assert_eq!(misfit.code(), "spread");
+        let infeasible = fit::infeasible_reason(&cell.state, &other, M2, None).unwrap();
+        assert_eq!(infeasible.code(), "spread");
         let sums = second.prod_limits;
         let again = encode::load(&encode::save(&cell.state)).unwrap();
         assert_eq!(again.machine_load(M2).unwrap().prod_limits, sums);

@@ -147,8 +147,8 @@ impl Context<'_> {
         if state != Some(JobState::Active) {
             return Err(Rejection::WrongState(Conflict::JobNotActive(state)));
         }
-        if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, machine, alloc) {
-            return Err(Rejection::DoesNotFit { task, machine, misfit });
+        if let Some(infeasible) = fit::infeasible_reason(self.state, &candidate, machine, alloc) {
+            return Err(Rejection::DoesNotFit { task, machine, infeasible });
         }
         self.check_ports_and_devices(assignment, candidate.spec)
     }
@@ -167,8 +167,8 @@ impl Context<'_> {
             let taken = ports.iter().find_map(|p| Some((*p, load.port_holder(*p)?)));
             return Err(match taken {
                 Some((port, holder)) => {
-                    let misfit = InfeasibleReason::StaticPort { port, holder: Some(holder) };
-                    Rejection::DoesNotFit { task, machine, misfit }
+                    let infeasible = InfeasibleReason::StaticPort { port, holder: Some(holder) };
+                    Rejection::DoesNotFit { task, machine, infeasible }
                 }
                 None => {
                     let (fixed, more) = (spec.task.static_ports.clone(), spec.task.ports);

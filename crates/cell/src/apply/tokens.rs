@@ -151,7 +151,7 @@ impl Context<'_> {
         }
         let Some((token, found)) = waiting.into_iter().find(|(_, found)| found.who.key == key)
         else {
-            let allowed = Allowed::ShownByReplica(name.clone());
+            let allowed = Allowed::FingerprintOfReplica(name.clone());
             return Err(Rejection::bad_field("fingerprint", Given::text(key), allowed));
         };
         if found.confirmed {
@@ -233,7 +233,10 @@ impl Context<'_> {
 fn check_lifetime(kind: &TokenKind, valid_for: Span) -> Result<(), Rejection> {
     let (most, allowed) = match kind {
         TokenKind::UserToken { .. } => (u64::MAX, Allowed::LengthAtLeast(Span(1))),
-        _ => (MAX_JOIN_TOKEN_LIFETIME.0, Allowed::JoinLife { most: MAX_JOIN_TOKEN_LIFETIME }),
+        _ => (
+            MAX_JOIN_TOKEN_LIFETIME.0,
+            Allowed::JoinTokenLifetime { most: MAX_JOIN_TOKEN_LIFETIME },
+        ),
     };
     if (1..=most).contains(&valid_for.0) {
         return Ok(());

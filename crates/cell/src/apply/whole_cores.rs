@@ -59,8 +59,8 @@ mod tests {
         // There is room for both by their limits of CPU, and one whole core is left.
         let second = cell.task_id("jfoo", 1);
         let candidate = crate::fit::Candidate::of(&cell.state, second).unwrap();
-        let misfit = crate::fit::infeasible_reason(&cell.state, &candidate, MachineId(0), None);
-        let words = crate::words::misfit(&cell.state, &misfit.unwrap());
+        let infeasible = crate::fit::infeasible_reason(&cell.state, &candidate, MachineId(0), None);
+        let words = crate::words::infeasible(&cell.state, &infeasible.unwrap());
         assert_eq!(words, "whole-cores: asked 2, available 1");
     }
 }

@@ -158,7 +158,7 @@ fn add_hold(
     if holds {
         load.ports.extend(hold.ports().iter().map(|port| (*port, id)));
     }
-    if holds && !devices_as_asked(state, hold, spec) {
+    if holds && !devices_as_requested(state, hold, spec) {
         load.wrong_devices.push(id);
     }
     match hold.alloc {
@@ -176,7 +176,7 @@ fn add_hold(
 }
 
 /// Whether each device held satisfies its request.
-fn devices_as_asked(state: &State, hold: &Hold, spec: &JobSpec) -> bool {
+fn devices_as_requested(state: &State, hold: &Hold, spec: &JobSpec) -> bool {
     let Some(row) = state.machines.get(hold.machine) else { return true };
     let requested = spec
         .task

@@ -200,11 +200,11 @@ pub enum Allowed {
     // Of users, tokens, packages and resources.
     AfterQuotaFrom(Time),
     TokenKind,
-    JoinLife {
+    JoinTokenLifetime {
         most: Span,
     },
     /// What this replica itself shows where it joins.
-    ShownByReplica(Name),
+    FingerprintOfReplica(Name),
     NamespaceWithoutSlash,
     ContentDigest,
     ChangeOfUnbounded,

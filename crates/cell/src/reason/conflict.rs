@@ -96,7 +96,7 @@ pub enum Conflict {
         task: TaskId,
     },
     /// It is this task that has to leave first, for this.
-    ReliefFirst {
+    PressureEvictionFirst {
         machine: Name,
         task: TaskId,
         dimension: Dimension,

@@ -79,8 +79,10 @@ impl fmt::Display for Allowed {
             A::UpToNow(now) => write!(f, "at most {}, now", now.0),
             A::MomentOf(schedule) => write!(f, "a moment of {schedule:?}, in ms"),
             A::AfterQuotaFrom(from) => write!(f, "after quota.from, {}", from.0),
-            A::JoinLife { most } => write!(f, "1 to {} ms, {} min", most.0, most.0 / 60_000),
-            A::ShownByReplica(name) => {
+            A::JoinTokenLifetime { most } => {
+                write!(f, "1 to {} ms, {} min", most.0, most.0 / 60_000)
+            }
+            A::FingerprintOfReplica(name) => {
                 write!(f, "what replica {name} itself shows where it joins")
             }
             A::PortsGranted { fixed, more, range } => write!(
@@ -167,7 +169,10 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::AtMostBackoffMax(_) | A::OneOfPackages(_) | A::PortOfTask { .. } => "",
         A::PriorityOfInside { .. } | A::PriorityOfSet { .. } | A::CountWithOverrides { .. } => "",
         A::AsInVersion(_) | A::CronName { .. } | A::AsCronName(_) | A::UpToNow(_) => "",
-        A::MomentOf(_) | A::AfterQuotaFrom(_) | A::JoinLife { .. } | A::ShownByReplica(_) => "",
+        A::MomentOf(_)
+        | A::AfterQuotaFrom(_)
+        | A::JoinTokenLifetime { .. }
+        | A::FingerprintOfReplica(_) => "",
         A::PortsGranted { .. } | A::EachOnce(_) | A::WholeDevices | A::HttpPath => "",
         A::CapacitySum | A::RamToBegin | A::VersionKept(_) | A::WholeCoresOfMachines { .. } => "",
     }

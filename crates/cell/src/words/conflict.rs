@@ -105,7 +105,7 @@ impl fmt::Display for Conflict {
             Conflict::OthersFirst { machine, task } => {
                 write!(f, "others must leave machine {machine} before task row {}", task.0)
             }
-            Conflict::ReliefFirst { machine, task, dimension: short } => {
+            Conflict::PressureEvictionFirst { machine, task, dimension: short } => {
                 write!(f, "task row {} must leave machine {machine} first, for {short}", task.0)
             }
             Conflict::CanariesTry(job) => {

@@ -233,7 +233,7 @@ fn machine_change(change: MachineChange) -> String {
         MachineChange::Added => "added".into(),
         MachineChange::Updated => "updated".into(),
         MachineChange::Removed => "removed".into(),
-        MachineChange::Up { incarnation } => format!("up (life {incarnation})"),
+        MachineChange::Up { incarnation } => format!("up (incarnation {incarnation})"),
         MachineChange::Down => "down".into(),
         MachineChange::DrainStarted => "draining".into(),
         MachineChange::DrainStopped => "no longer draining".into(),

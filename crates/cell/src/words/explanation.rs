@@ -445,13 +445,13 @@ impl Text<'_> {
     }
 
     fn queue(&self, e: &Explanation) -> Option<String> {
-        let standing = e.standing?;
-        if let Some(wait) = standing.tried_in {
+        let place = e.queue_position?;
+        if let Some(wait) = place.tried_in {
             return Some(format!("Next try in {} (back-off or lease).", quantity::span(wait)));
         }
-        let position = group_digits(u64::from(standing.position?));
-        let waiting = group_digits(u64::from(standing.waiting));
-        let higher = group_digits(u64::from(standing.higher_priority));
+        let position = group_digits(u64::from(place.position?));
+        let waiting = group_digits(u64::from(place.waiting));
+        let higher = group_digits(u64::from(place.higher_priority));
         Some(format!("Number {position} of {waiting} in the queue, {higher} of higher priority."))
     }
 }

@@ -24,7 +24,7 @@ pub mod scaling;
 pub use event::{CodedEvent, EventText, event, event_coded, event_text, limits_change};
 pub(crate) use names::job_name;
 pub use names::machine_name;
-pub use reason::{ended, ended_coded, misfit, not_retried, reason, reason_coded};
+pub use reason::{ended, ended_coded, infeasible, not_retried, reason, reason_coded};
 pub use rejection::{bad_field, rejection, verdict};
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(lost(MachineId(0)), "lost with m1, pending again");
         assert_eq!(lost(MachineId(9)), "lost with a machine that is gone, pending again");
         let spread = InfeasibleReason::Spread { domain: Domain::Machine, limit: 1 };
-        assert_eq!(misfit(&cell.state, &spread), "the machine holds 1 task of the job already");
+        assert_eq!(infeasible(&cell.state, &spread), "the machine holds 1 task of the job already");
     }
 
     #[test]
@@ -129,7 +129,8 @@ mod tests {
     fn reasons_name_the_port_its_holder_and_the_numbers() {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
-        let check = |why: InfeasibleReason, want: &str| assert_eq!(misfit(&cell.state, &why), want);
+        let check =
+            |why: InfeasibleReason, want: &str| assert_eq!(infeasible(&cell.state, &why), want);
         check(
             InfeasibleReason::StaticPort { port: 80, holder: Some(TaskId(0)) },
             "port 80 is held by ubar/jfoo/0",

@@ -10,8 +10,8 @@ use crate::units::{pluralize, times_text};
 
 /// Why a task does not fit on a machine.
 #[must_use]
-pub fn misfit(state: &State, misfit: &InfeasibleReason) -> String {
-    match misfit {
+pub fn infeasible(state: &State, reason: &InfeasibleReason) -> String {
+    match reason {
         InfeasibleReason::OtherMachine => "the task is for another machine".into(),
         InfeasibleReason::MachineDown => "the machine is down".into(),
         InfeasibleReason::MachineDraining => "the machine is draining".into(),

@@ -1,7 +1,7 @@
 //! Why a command did not take effect, and what became of one that did.
 
 use super::conflict::existing;
-use super::misfit;
+use super::infeasible;
 use super::names::{job_name, machine_name, task_state};
 use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::id::{JobId, MachineId, TaskId};
@@ -192,10 +192,10 @@ impl Sentence<'_> {
                 let (task, state) = (self.task(*task), task_state(*state));
                 format!("{task} is {state}, which does not allow {action}")
             }
-            R::DoesNotFit { task, machine, misfit: why } => {
+            R::DoesNotFit { task, machine, infeasible: why } => {
                 let (task, machine) = (self.task(*task), self.machine(*machine));
                 let why = match self.names {
-                    Some(state) => misfit(state, why),
+                    Some(state) => infeasible(state, why),
                     None => why.code().to_owned(),
                 };
                 format!("{task} does not fit on {machine}: {why}")

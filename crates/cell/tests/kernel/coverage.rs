@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Rejections that no run is long enough for: one takes four billion rows or versions, the other a
 /// client's whole window of requests, which a test in `properties` fills.
-const OUT_OF_REACH: [&str; 2] = ["Refusal.Full", "Refusal.RequestTooOld"];
+const OUT_OF_REACH: [&str; 2] = ["Rejection.Full", "Rejection.RequestTooOld"];
 
 /// All transcripts, and random runs that are the same each time.
 fn worlds() -> impl Iterator<Item = World> {

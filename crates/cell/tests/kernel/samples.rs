@@ -51,8 +51,8 @@ pub fn pin_all(pins: &mut Pins) {
     every_variant(pins, "Command", &with_one_of(commands(), components::commands()));
     components::pin(pins);
     pin_requests(pins);
-    every_variant(pins, "Misfit", &infeasible_reasons());
-    every_variant(pins, "Refusal", &refusals());
+    every_variant(pins, "InfeasibleReason", &infeasible_reasons());
+    every_variant(pins, "Rejection", &refusals());
     rejections::pin(pins);
     every_variant(pins, "Reason", &reasons());
     pin_events(pins);
@@ -557,7 +557,7 @@ pub fn refusals() -> Vec<Rejection> {
         Rejection::DoesNotFit {
             task,
             machine: MachineId(1),
-            misfit: InfeasibleReason::CrashedHere,
+            infeasible: InfeasibleReason::CrashedHere,
         },
         Rejection::TooEarly { task, not_before: 9 },
         Rejection::MayNotPreempt { by: Priority(210), victim: Priority(200) },
@@ -771,10 +771,10 @@ fn pin_other_changes(pins: &mut Pins) {
     every_variant(pins, "BlobChange", &[BlobChange::Added, BlobChange::Removed]);
 }
 
-/// `TaskChange.Started`, `Refusal.NoSuchUser`: the names of everything pinned above.
+/// `TaskChange.Started`, `Rejection.NoSuchUser`: the names of everything pinned above.
 pub fn names_of_changes_and_rejections() -> impl Iterator<Item = String> {
     let mut pins = Pins::new();
-    every_variant(&mut pins, "Refusal", &refusals());
+    every_variant(&mut pins, "Rejection", &refusals());
     every_variant(&mut pins, "TaskChange", &task_changes());
     every_variant(&mut pins, "JobChange", &job_changes());
     pin_other_changes(&mut pins);

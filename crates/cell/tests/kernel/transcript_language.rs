@@ -165,7 +165,7 @@ impl TranscriptRunner {
                 Command::RemoveEmptyMachine { name: build::name(name), expect: None }
             }
             ("up", [name, options @ ..]) => {
-                let incarnation = Options::new(options)?.number("life")?.unwrap_or(1);
+                let incarnation = Options::new(options)?.number("incarnation")?.unwrap_or(1);
                 Command::MachineUp { machine: self.machine(name)?, incarnation }
             }
             ("down", [name]) => Command::MachineDown { machine: self.machine(name)? },
@@ -406,7 +406,7 @@ impl TranscriptRunner {
             }
         };
         let found = self.world.state.machines().get(machine).map_or(0, |row| row.incarnation);
-        let incarnation = options.number("life")?.unwrap_or(found);
+        let incarnation = options.number("incarnation")?.unwrap_or(found);
         let attempt = options.number("attempt")?.map_or(self.attempt(task), |n| n as u32);
         options.all_used()?;
         let reports = vec![TaskReport { task, attempt, what }];

@@ -72,9 +72,9 @@ impl World {
         }
         for verdict in verdicts {
             match verdict {
-                Err(rejection) => count("Refusal", rejection),
+                Err(rejection) => count("Rejection", rejection),
                 Ok(Done::Partly(refused)) => {
-                    refused.iter().for_each(|(_, rejection)| count("Refusal", rejection));
+                    refused.iter().for_each(|(_, rejection)| count("Rejection", rejection));
                 }
                 Ok(_) => {}
             }

@@ -48,37 +48,37 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
     /// What is copied: a path here, or TASK:PATH
-    #[arg(value_name = "FROM", value_parser = parse_place)]
-    from: Place,
+    #[arg(value_name = "FROM", value_parser = parse_copy_path)]
+    from: CopyPath,
 
     /// Where to: TASK:PATH, or a path here
-    #[arg(value_name = "TO", value_parser = parse_place)]
-    to: Place,
+    #[arg(value_name = "TO", value_parser = parse_copy_path)]
+    to: CopyPath,
 }
 
 /// A path here or in a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    Here(PathBuf),
-    Task(TargetArg, PathBuf),
+enum CopyPath {
+    Local(PathBuf),
+    InTask(TargetArg, PathBuf),
 }
 
 /// A path here that has a colon is written with a slash before it, as `./a:b`.
-fn parse_place(text: &str) -> Result<Place, String> {
+fn parse_copy_path(text: &str) -> Result<CopyPath, String> {
     let Some((task, path)) = text.split_once(':') else { return parse_path(text) };
     if task.starts_with(['.', '/']) {
         return parse_path(text);
     }
     let path = if path.is_empty() { "." } else { path };
     let task = parse_target(task).map_err(|allowed| format!("{task:?}: {allowed}"))?;
-    Ok(Place::Task(task, path.into()))
+    Ok(CopyPath::InTask(task, path.into()))
 }
 
-fn parse_path(text: &str) -> Result<Place, String> {
+fn parse_path(text: &str) -> Result<CopyPath, String> {
     if text.is_empty() {
         Err("allowed: a path, or TASK:PATH".into())
     } else {
-        Ok(Place::Here(text.into()))
+        Ok(CopyPath::Local(text.into()))
     }
 }
 
@@ -90,14 +90,16 @@ impl CpArgs {
         };
         let cell = connection.cell()?;
         match (self.from, self.to) {
-            (Place::Here(from), Place::Task(task, to)) => {
+            (CopyPath::Local(from), CopyPath::InTask(task, to)) => {
                 block_on(copy_into(&cell, &from, &task, &to))
             }
-            (Place::Task(task, from), Place::Here(to)) => {
+            (CopyPath::InTask(task, from), CopyPath::Local(to)) => {
                 block_on(copy_out(&cell, &task, &from, &to))
             }
-            (Place::Here(_), Place::Here(_)) => Err(both("neither of both is in a task")),
-            (Place::Task(..), Place::Task(..)) => Err(both("both are in a task; allowed: one")),
+            (CopyPath::Local(_), CopyPath::Local(_)) => Err(both("neither of both is in a task")),
+            (CopyPath::InTask(..), CopyPath::InTask(..)) => {
+                Err(both("both are in a task; allowed: one"))
+            }
         }?;
         Ok(Success::Done)
     }
@@ -339,18 +341,18 @@ mod tests {
     fn a_colon_is_what_names_a_task() {
         let task = |text: &str| parse_target(text).unwrap();
         for (text, place) in [
-            ("web/0:/etc/app", Place::Task(task("web/0"), "/etc/app".into())),
-            ("ann/web/3:data", Place::Task(task("ann/web/3"), "data".into())),
-            ("web:", Place::Task(task("web"), ".".into())),
-            ("web/0:a:b", Place::Task(task("web/0"), "a:b".into())),
-            ("./a:b", Place::Here("./a:b".into())),
-            ("/tmp/a:b", Place::Here("/tmp/a:b".into())),
-            ("file", Place::Here("file".into())),
+            ("web/0:/etc/app", CopyPath::InTask(task("web/0"), "/etc/app".into())),
+            ("ann/web/3:data", CopyPath::InTask(task("ann/web/3"), "data".into())),
+            ("web:", CopyPath::InTask(task("web"), ".".into())),
+            ("web/0:a:b", CopyPath::InTask(task("web/0"), "a:b".into())),
+            ("./a:b", CopyPath::Local("./a:b".into())),
+            ("/tmp/a:b", CopyPath::Local("/tmp/a:b".into())),
+            ("file", CopyPath::Local("file".into())),
         ] {
-            assert_eq!(parse_place(text), Ok(place), "{text}");
+            assert_eq!(parse_copy_path(text), Ok(place), "{text}");
         }
         for bad in ["", ":file", "a/b/c/d:file"] {
-            assert!(parse_place(bad).is_err(), "{bad:?}");
+            assert!(parse_copy_path(bad).is_err(), "{bad:?}");
         }
     }
 }

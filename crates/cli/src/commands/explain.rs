@@ -85,8 +85,9 @@ fn start_error_lines(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
         Ok(fetch_start_errors(cell, job, &tasks).await)
     });
     let errors = found.unwrap_or_default();
-    let line =
-        |error: &StartError| wrap(&format!("{} could not start: ", error.task), "  ", &error.said);
+    let line = |error: &StartError| {
+        wrap(&format!("{} could not start: ", error.task), "  ", &error.message)
+    };
     errors.iter().map(line).collect()
 }
 

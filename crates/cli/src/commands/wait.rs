@@ -524,7 +524,7 @@ async fn with_start_error(
         return ended;
     };
     for start_error in fetch_start_errors(cell, key, std::slice::from_ref(task)).await {
-        ended.text = format!("{}: {}", ended.text, start_error.said);
+        ended.text = format!("{}: {}", ended.text, start_error.message);
     }
     ended
 }

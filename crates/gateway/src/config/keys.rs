@@ -58,7 +58,7 @@ pub(super) const KEYS: &[Key] = &[
     key("reclaim_warm_up", "\"5m\"", "How long after its start a task reserves all of its limits."),
     key("reclaim_speed", "1", "How many times as fast as usual reservations follow usage down."),
     key(
-        "task_certificate_life",
+        "task_certificate_lifetime",
         "\"1h\"",
         "How long the certificate of a task is good; it is renewed at half of that.",
     ),

@@ -31,7 +31,7 @@ impl Api {
                     positions.push((at, FieldErrors::of(&command), warnings));
                     requests.push((id, command));
                 }
-                Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
+                Err(error) => verdicts[at] = Some(ItemVerdict::Rejected(error)),
             }
         }
         let index = if requests.is_empty() {
@@ -44,14 +44,14 @@ impl Api {
                         warnings,
                         ..Changed::new(done.index, &done_item)
                     }),
-                    Err(rejection) => ItemVerdict::Refused(errors.attach_to(rejection.into())),
+                    Err(rejection) => ItemVerdict::Rejected(errors.attach_to(rejection.into())),
                 });
             }
             done.index
         };
         let lost = || {
             let message = "the entry carried no verdict for this item";
-            ItemVerdict::Refused(ApiError::new(cellwright_api::error::Code::Internal, message))
+            ItemVerdict::Rejected(ApiError::new(cellwright_api::error::Code::Internal, message))
         };
         let verdicts = verdicts.into_iter().map(|v| v.unwrap_or_else(lost)).collect();
         Ok(reply::json(&call, index, &BatchAnswer { index, verdicts }))

@@ -235,9 +235,9 @@ impl ExplainQuery<'_> {
         let mut result = base_view(state, id, history, now)?;
         match row.state {
             TaskState::Pending => {
-                let standings = QueuePositions::new(snapshot, QueueOrder::Fair, now, DEFAULT_SEED);
+                let positions = QueuePositions::new(snapshot, QueueOrder::Fair, now, DEFAULT_SEED);
                 let explanation =
-                    Explainer::new(snapshot, state, &Sequential).task(id, &standings)?;
+                    Explainer::new(snapshot, state, &Sequential).task(id, &positions)?;
                 explanation_view::add_waiting(&mut result, &explanation);
                 let events = &self.api.handle.replicated().records.events;
                 let outlook = Forecast { state, snapshot, events, now, served: self.served };

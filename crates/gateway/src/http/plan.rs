@@ -146,7 +146,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
         error
     });
     let action = match &result.verdict {
-        Err(_) => PlanAction::Refused,
+        Err(_) => PlanAction::Rejected,
         Ok(Done::Job { became: ApplyOutcome::Created, .. }) => PlanAction::Create,
         Ok(Done::Job { became: ApplyOutcome::Updated, .. }) => PlanAction::Update,
         Ok(_) => PlanAction::Nothing,

@@ -20,10 +20,10 @@ impl Api {
             return Err(ApiError::field("args", &value, &format!("at most {MAX_ARGS}")));
         }
         let nowhere = || ApiError::new(Code::NotReady, "this replica keeps no history");
-        let desk = self.services.history().ok_or_else(nowhere)?;
+        let history = self.services.history().ok_or_else(nowhere)?;
         let args = args.into_iter().map(to_sql_parameter).collect();
         let rows = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (answer, index) = desk.query(&call.actor_text(), query, args, rows).await?;
+        let (answer, index) = history.query(&call.actor_text(), query, args, rows).await?;
         let row = |row: Vec<Value>| row.into_iter().map(to_json_value).collect();
         let answer = SqlAnswer {
             columns: answer.columns,

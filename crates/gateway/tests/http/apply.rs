@@ -244,7 +244,7 @@ async fn jobs_of_a_batch_are_applied_each_with_its_outcome() {
     assert_eq!(done(0), (json!("created"), json!(1), Value::Null));
     assert_eq!(done(1), (json!("updated"), json!(2), Value::Null));
     assert_eq!(done(2), (json!("updated"), json!(3), json!(2)));
-    assert_eq!(answer["verdicts"][3]["refused"]["code"], "stale-version");
+    assert_eq!(answer["verdicts"][3]["rejected"]["code"], "stale-version");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,7 +149,7 @@ async fn every_wrong_field_of_a_job_is_named_at_once() {
     assert_eq!(paths(&error), ["count", "task.static_ports[1]"], "{error}");
     let items = json!({ "items": [{ "submit_job": submit }] });
     let answer = cell.must("POST /v1/batch", items).await.body;
-    assert_eq!(paths(&answer["verdicts"][0]["refused"]).len(), 2, "{answer}");
+    assert_eq!(paths(&answer["verdicts"][0]["rejected"]).len(), 2, "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,7 +178,7 @@ async fn a_job_has_no_more_tasks_than_the_cell_lets_in() {
     }
     let items = json!({ "items": [{ "submit_job": submit }] });
     let got = cell.must("POST /v1/batch", items).await;
-    says(&got.body["verdicts"][0]["refused"], "count");
+    says(&got.body["verdicts"][0]["rejected"], "count");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -217,7 +217,7 @@ async fn a_job_without_a_program_is_refused_however_it_comes() {
     }
     let items = json!({ "items": [{ "submit_job": submit }] });
     let got = cell.must("POST /v1/batch", items).await;
-    says(&got.body["verdicts"][0]["refused"], "task.command", "[]");
+    says(&got.body["verdicts"][0]["rejected"], "task.command", "[]");
     // An alloc set runs nothing, and where every task has a program of its own the job needs none.
     let mut set = spec("set", json!([]));
     set["kind"] = json!("alloc_set");

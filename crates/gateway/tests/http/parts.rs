@@ -88,7 +88,7 @@ fn ahead(releases: u16) -> WireRange {
 
 fn report_of(machine: &str) -> AgentReport {
     let report = json!({
-        "machine": machine, "incarnation": 1, "number": 1, "taken": { "era": 0, "index": 0 },
+        "machine": machine, "incarnation": 1, "number": 1, "taken": { "log_epoch": 0, "index": 0 },
         "hang": false, "orders_digest": 0, "spec": null, "tasks": [], "packages": null,
         "usage": [], "resource_pressure": [], "wall": 1,
     });

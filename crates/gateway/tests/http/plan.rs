@@ -107,7 +107,7 @@ async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
     greedy["task"]["limits"] = json!({ "cpu": 100_000, "ram": 10 });
     let plan_view = plan(&cell, greedy).await;
     let rejected_job = &plan_view["jobs"][0];
-    assert_eq!(rejected_job["action"], "refused");
+    assert_eq!(rejected_job["action"], "rejected");
     assert_eq!(rejected_job["rejected"]["code"], "quota-exceeded");
     let mut nowhere = job("jnew", 2);
     nowhere["priority"] = json!(0);

@@ -121,7 +121,7 @@ async fn records(cell: &Cell) {
     let batch = cell.must("POST /v1/batch", json!({ "items": items })).await;
     let verdicts = &batch.body["verdicts"];
     assert_eq!(verdicts[0]["done"]["changed"], true, "{}", batch.text);
-    assert_eq!(verdicts[2]["refused"]["code"], "no-such-job");
+    assert_eq!(verdicts[2]["rejected"]["code"], "no-such-job");
     let events = cell.must("GET /v1/events?limit=1000", NONE).await;
     let texts: Vec<&str> = events.body["items"]
         .as_array()

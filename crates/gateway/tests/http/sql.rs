@@ -260,14 +260,15 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     within(querying).await;
     // A new history writer fetches it, and has it when the other is gone.
     let folder = Folder::new();
-    let desk = HistoryService::new(&folder.0, first.handle().replicated().clone(), <_>::default());
-    desk.attach(first.handle());
+    let history =
+        HistoryService::new(&folder.0, first.handle().replicated().clone(), <_>::default());
+    history.attach(first.handle());
     let settings = cellwright_history::RetentionConfig::default();
-    let keeper = desk.start_writer(&folder.0, settings, &Supervisor::default()).unwrap();
+    let keeper = history.start_writer(&folder.0, settings, &Supervisor::default()).unwrap();
     let fetched = async {
         let any = "select count(*) > 0 from usage_daily".to_owned();
         loop {
-            let (answer, _) = desk.query("ann", any.clone(), vec![], 1).await.unwrap();
+            let (answer, _) = history.query("ann", any.clone(), vec![], 1).await.unwrap();
             if answer.rows == [[SqlValue::Integer(1)]] {
                 return;
             }
@@ -276,7 +277,7 @@ async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
     };
     within(fetched).await;
     drop(second);
-    let (answer, _) = desk.query("ann", USAGE.to_owned(), vec![], 9).await.unwrap();
+    let (answer, _) = history.query("ann", USAGE.to_owned(), vec![], 9).await.unwrap();
     assert_eq!(answer.rows.len(), 1, "{answer:?}");
     assert_eq!(answer.rows[0][3..], [SqlValue::Integer(700), SqlValue::Integer(2)]);
     keeper.stop().await;

@@ -45,8 +45,8 @@ impl HistoryService {
         handle.set_usage_ledger(Arc::new(self.clone()));
         let source = self.clone();
         handle.set_usage_history_source(Box::new(move |mark| {
-            let desk = source.clone();
-            Box::pin(async move { desk.usage_since(mark).await })
+            let service = source.clone();
+            Box::pin(async move { service.usage_since(mark).await })
         }));
         // A weak reference: the replica holds this service.
         drop(self.0.replica.set(Arc::downgrade(&handle.0)));

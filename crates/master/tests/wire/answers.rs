@@ -49,7 +49,7 @@ fn agent(samples: &mut Samples) {
     };
     let tasks: Vec<Value> = actions.iter().enumerate().map(task).collect();
     let orders = json!({
-        "epoch": { "era": 20, "index": 21 }, "tasks": tasks, "orders_digest": 22, "poll": 23,
+        "epoch": { "log_epoch": 20, "index": 21 }, "tasks": tasks, "orders_digest": 22, "poll": 23,
         "last_contact_age": 24, "redirect": "h", "is_revoked": true, "incarnation": 25,
         "usage_recorded": { "book": 26, "up_to": 27 }, "time": 28,
     });

@@ -60,7 +60,7 @@ fn agent(samples: &mut Samples) {
         "disk_max": 27, "io_bytes": 28, "reserved": amount(), "limit": amount(),
     });
     let report = json!({
-        "machine": "m1", "incarnation": 5, "number": 6, "taken": { "era": 7, "index": 8 },
+        "machine": "m1", "incarnation": 5, "number": 6, "taken": { "log_epoch": 7, "index": 8 },
         "hang": true, "orders_digest": 9, "spec": { "name": "m1", "capacity": amount() },
         "tasks": tasks, "packages": [{ "name": "p", "digest": "ab", "bytes": 13 }],
         "usage": [{ "task": 10, "attempt": 11, "used": amount() }],
@@ -70,8 +70,8 @@ fn agent(samples: &mut Samples) {
     samples.one::<AgentReport>("sample", report);
     let holders = json!({ "machine": "m1", "digest": "ab", "task": 3 });
     samples.one::<HoldersRequest>("sample", holders);
-    let standing = json!({ "machine": "m1", "part": "replica", "name": "r1" });
-    samples.one::<MembershipCheckRequest>("sample", standing);
+    let request = json!({ "machine": "m1", "part": "replica", "name": "r1" });
+    samples.one::<MembershipCheckRequest>("sample", request);
 }
 
 fn scheduler(samples: &mut Samples) {

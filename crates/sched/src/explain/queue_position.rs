@@ -4,7 +4,7 @@
 
 use crate::cluster_snapshot::{ClusterSnapshot, PlacementState};
 use crate::queue::{Queue, QueueOrder};
-use cellwright_cell::explanation::Standing;
+use cellwright_cell::explanation::QueuePosition;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::priority::MAX_PRIORITY;
 use cellwright_cell::time::Time;
@@ -54,14 +54,14 @@ impl QueuePositions {
 
     /// `None` for a task that is not pending.
     #[must_use]
-    pub fn of(&self, snapshot: &ClusterSnapshot, task: TaskId) -> Option<Standing> {
+    pub fn of(&self, snapshot: &ClusterSnapshot, task: TaskId) -> Option<QueuePosition> {
         let Some(PlacementState::Pending { not_before }) = snapshot.placement_of(task) else {
             return None;
         };
         let priority = snapshot.priority_of(task)?;
         let position = self.positions.get(task.slot()).copied().filter(|p| *p > 0);
         let level = usize::from(priority.0).min(self.above.len() - 1);
-        Some(Standing {
+        Some(QueuePosition {
             position,
             waiting: self.waiting,
             higher_priority: self.above[level],

@@ -377,9 +377,9 @@ fn the_place_in_the_queue_follows_priority_and_turns() {
     let second_low = cell.wait(low, 0);
     let only_high = cell.wait(high, 0);
     let check = |task, position, higher_priority| {
-        let standing = cell.explain(task).standing.unwrap();
-        assert_eq!((standing.position, standing.waiting), (Some(position), 3));
-        assert_eq!(standing.higher_priority, higher_priority);
+        let place = cell.explain(task).queue_position.unwrap();
+        assert_eq!((place.position, place.waiting), (Some(position), 3));
+        assert_eq!(place.higher_priority, higher_priority);
     };
     check(only_high, 1, 0);
     check(first_low, 2, 1);

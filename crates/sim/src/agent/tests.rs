@@ -33,7 +33,7 @@ fn order(task: u32, work: RunSpec) -> DesiredTask {
 
 fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
     AgentOrders {
-        epoch: Epoch { era: 1, index },
+        epoch: Epoch { log_epoch: 1, index },
         tasks: Some(tasks),
         orders_digest: index,
         poll: Span::seconds(10),

@@ -137,7 +137,7 @@ impl Kernel {
         let Order::Run(work) = &order.action else { return };
         let mut behaviour = Behaviour::draw(profile, &order, &work.command);
         let attempt = Attempt::of(&order);
-        if attempt.is_saver() && behaviour.planned_end == PlannedEnd::Never {
+        if attempt.is_log_saver() && behaviour.planned_end == PlannedEnd::Never {
             // It has data to save, and then it is done.
             behaviour.planned_end = PlannedEnd::Finish(pace.stop);
         }

@@ -56,7 +56,7 @@ impl UsageChecker {
     ) -> Result<(), CheckFailure> {
         self.under_reserved_since
             .retain(|(at, attempt), _| *at != number || kernel.programs().contains_key(attempt));
-        for (attempt, row) in kernel.running().filter(|(attempt, _)| !attempt.is_saver()) {
+        for (attempt, row) in kernel.running().filter(|(attempt, _)| !attempt.is_log_saver()) {
             let Some(task) = state.tasks().get(attempt.task) else { continue };
             let runs = task.state == TaskState::Running && task.attempt == attempt.number;
             let less = |dimension: &Dimension| {

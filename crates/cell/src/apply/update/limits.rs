@@ -404,8 +404,8 @@ mod tests {
         cell.submit(&inner);
         let (task, alloc) = (cell.task_id("inner", 0), cell.task_id("jfoo", 0));
         let candidate = crate::fit::Candidate::of(&cell.state, task).unwrap();
-        let misfit = crate::fit::infeasible_reason(&cell.state, &candidate, M1, Some(alloc));
-        assert!(misfit.is_some());
+        let infeasible = crate::fit::infeasible_reason(&cell.state, &candidate, M1, Some(alloc));
+        assert!(infeasible.is_some());
         confirm(&mut cell, 0, 20);
         assert_eq!((load(&cell).prod_limits, load(&cell).reserved), (units(20), units(20)));
     }

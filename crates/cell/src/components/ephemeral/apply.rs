@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(apply_and_render(&mut cell, "ubar", set(&[(0, Add(-2))], LEASE)), "done");
         assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
         let candidate = crate::fit::Candidate::of(&cell.state, cell.task_id("jfoo", 1)).unwrap();
-        let misfit = crate::fit::infeasible_reason(&cell.state, &candidate, MachineId(0), None);
-        assert_eq!(misfit.map(|m| m.code()), Some("named-resource"));
+        let infeasible = crate::fit::infeasible_reason(&cell.state, &candidate, MachineId(0), None);
+        assert_eq!(infeasible.map(|m| m.code()), Some("named-resource"));
     }
 }

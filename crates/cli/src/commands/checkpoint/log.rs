@@ -116,7 +116,7 @@ impl LogArgs {
                 return Ok(());
             }
             if is_table && !std::mem::replace(&mut found, true) {
-                print(&format_columns(["index", "term", "time", "done", "refused"], "what"))?;
+                print(&format_columns(["index", "term", "time", "done", "rejected"], "what"))?;
             }
             match self.output {
                 LogFormat::Table | LogFormat::Wide => print(&entry_line(&log_entry)),
@@ -175,7 +175,7 @@ impl LogArgs {
                 object["commands"] = json!(count_commands(entry));
                 object["requests"] = entry.requests.len().into();
                 object["done"] = json!(counts.map(|(done, _)| done));
-                object["refused"] = json!(counts.map(|(_, refused)| refused));
+                object["rejected"] = json!(counts.map(|(_, rejected)| rejected));
                 if self.full {
                     object["all"] = requests_json(entry, verdicts.as_deref());
                 }
@@ -207,7 +207,7 @@ fn requests_json(entry: &Entry, verdicts: Option<&[Verdict]>) -> Value {
             None => {}
             Some(Ok(done)) => object["done"] = json!(done),
             Some(Err(rejection)) => {
-                object["refused"] = json!(rejection);
+                object["rejected"] = json!(rejection);
                 object["why"] = rejection.to_string().into();
             }
         }

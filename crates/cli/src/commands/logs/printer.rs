@@ -114,8 +114,8 @@ impl Printer {
     fn print_lines(&self, lines: &[Line]) -> Result<(), Failure> {
         let goes_apart = |line: &&Line| self.line_style.apart && line.stream == Stream::Stderr;
         let (errors, rest): (Vec<&Line>, Vec<&Line>) = lines.iter().partition(goes_apart);
-        let errors: String = errors.into_iter().map(|line| self.shown(line)).collect();
-        let rest: String = rest.into_iter().map(|line| self.shown(line)).collect();
+        let errors: String = errors.into_iter().map(|line| self.format_line(line)).collect();
+        let rest: String = rest.into_iter().map(|line| self.format_line(line)).collect();
         if !errors.is_empty() {
             let on_terminal = io::stderr().is_terminal();
             let safe = on_terminal.then(|| sanitize(&errors, ColourPolicy::AnyColours));
@@ -195,7 +195,7 @@ impl Printer {
         self.print_lines(&lines)
     }
 
-    fn shown(&self, line: &Line) -> String {
+    fn format_line(&self, line: &Line) -> String {
         let mut front = Vec::new();
         if self.line_style.timestamps {
             front.push(line.at.map_or_else(|| "-".to_owned(), |at| format::utc_millis(Time(at))));
@@ -255,7 +255,7 @@ impl MergedLines {
     fn add(&mut self, printer: &Printer, lines: &[Line]) -> Result<(), Failure> {
         for line in lines {
             self.last = self.last.max(line.at);
-            let text = printer.shown(line);
+            let text = printer.format_line(line);
             self.bytes += text.len();
             self.lines.push((self.last, text));
         }
@@ -307,7 +307,7 @@ mod tests {
         let mut printer = printer(3, FULL);
         let mut lines = |stream, at, text| {
             let lines = printer.complete_lines(&part(stream, at, text));
-            lines.iter().map(|line| printer.shown(line)).collect::<String>()
+            lines.iter().map(|line| printer.format_line(line)).collect::<String>()
         };
         assert_eq!(lines(Stream::Stdout, 1000, "on"), "");
         let stderr = "1970-01-01 00:00:02.000Z dev/web/3 stderr oh\n";

@@ -61,7 +61,7 @@ fn render_job(job: &JobPlan, style: Style) -> String {
             Some(version) => format!("unchanged, at version {version}"),
             None => "unchanged".to_owned(),
         },
-        PlanAction::Refused => style.bad("the cell would refuse it"),
+        PlanAction::Rejected => style.bad("the cell would refuse it"),
     };
     let mut out = format!("{name}: {outcome}\n");
     if !job.changes.is_empty() {

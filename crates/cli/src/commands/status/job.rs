@@ -49,7 +49,7 @@ impl JobStatus {
 #[derive(Serialize)]
 pub struct StartError {
     pub task: String,
-    pub said: String,
+    pub message: String,
 }
 
 /// `indexes`: which tasks; absent: all.
@@ -94,7 +94,7 @@ pub async fn fetch_start_errors(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -
         let stderr_line =
             stderr_line.strip_prefix("[cell: ").and_then(|message| message.strip_suffix(']'));
         if let Some(stderr_line) = stderr_line {
-            found.push(StartError { task: task.name.clone(), said: stderr_line.to_owned() });
+            found.push(StartError { task: task.name.clone(), message: stderr_line.to_owned() });
         }
     }
     found
@@ -242,7 +242,7 @@ pub fn render(status: &JobStatus, now: Time) -> String {
     out.push('\n');
     out.push_str(&render_tasks(&tasks[..tasks.len().min(MAX_TASK_ROWS)], now));
     out.push_str(&more_text(tasks));
-    for StartError { task, said: message } in words {
+    for StartError { task, message } in words {
         out.push_str(&wrap(&format!("\n{task} could not start: "), "  ", message));
     }
     out.push_str(&next_hint(&key, tasks));

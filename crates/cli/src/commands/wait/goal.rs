@@ -54,7 +54,7 @@ impl Goal {
 
 /// What a view of the job says about the goal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum GoalProgress {
     Reached,
     NotYet,
     /// It will not come to be so, for this reason.
@@ -141,10 +141,10 @@ impl GoalWait {
                 continue;
             }
             *seen = job;
-            match standing(self.goal, self.version, seen) {
-                Standing::Reached => return Ok(None),
-                Standing::Never(why) => return Ok(Some(why)),
-                Standing::NotYet => {}
+            match progress_toward(self.goal, self.version, seen) {
+                GoalProgress::Reached => return Ok(None),
+                GoalProgress::Never(why) => return Ok(Some(why)),
+                GoalProgress::NotYet => {}
             }
             if let Some(status_line) = &mut status_line {
                 status_line.update(vec![format!("{key}: {}", progress(seen))]);
@@ -246,19 +246,19 @@ fn progress(job: &JobView) -> String {
     format!("{counts}; {at} of {} at version {}", job.spec.count, job.version)
 }
 
-fn standing(goal: Goal, version: Option<u32>, job: &JobView) -> Standing {
+fn progress_toward(goal: Goal, version: Option<u32>, job: &JobView) -> GoalProgress {
     if let Some(version) = version.filter(|version| *version != job.version) {
         let undone = job.update.as_ref().filter(|update| update.undoing);
         let back = undone.is_some_and(|update| update.rolled_back)
             || job.rolled_back.is_some_and(|back| back.version == version);
         return if back {
             let text = format!("version {version} failed and was rolled back to {}", job.version);
-            Standing::Never(text)
+            GoalProgress::Never(text)
         } else if undone.is_none() && job.version < version {
             // A replica that has not heard of it yet.
-            Standing::NotYet
+            GoalProgress::NotYet
         } else {
-            Standing::Never(format!("the job is at version {} now, not {version}", job.version))
+            GoalProgress::Never(format!("the job is at version {} now, not {version}", job.version))
         };
     }
     let tasks = &job.tasks;
@@ -274,16 +274,18 @@ fn standing(goal: Goal, version: Option<u32>, job: &JobView) -> Standing {
     if goal == Goal::Updated && skipped > 0 && !is_over {
         let skipped = crate::format::pluralize(u64::from(skipped), "task");
         let finish = format!("cell update finish {}/{}", job.user, job.name);
-        return Standing::Never(format!("{skipped} skipped (max_update_disruptions): {finish}"));
+        return GoalProgress::Never(format!(
+            "{skipped} skipped (max_update_disruptions): {finish}"
+        ));
     }
     match (is_so, is_over) {
-        (true, _) if !is_over || tasks.failed + tasks.killed == 0 => Standing::Reached,
-        (_, true) => Standing::Never(format!("it is over: {}", status_text::job_state(job))),
+        (true, _) if !is_over || tasks.failed + tasks.killed == 0 => GoalProgress::Reached,
+        (_, true) => GoalProgress::Never(format!("it is over: {}", status_text::job_state(job))),
         _ if tasks.failed > 0 => {
             let failed = crate::format::pluralize(u64::from(tasks.failed), "task");
-            Standing::Never(format!("{failed} failed for good"))
+            GoalProgress::Never(format!("{failed} failed for good"))
         }
-        _ => Standing::NotYet,
+        _ => GoalProgress::NotYet,
     }
 }
 
@@ -344,7 +346,7 @@ mod tests {
     }
 
     fn reached(job: &JobView) -> Vec<Goal> {
-        let is = |goal: &Goal| standing(*goal, None, job) == Standing::Reached;
+        let is = |goal: &Goal| progress_toward(*goal, None, job) == GoalProgress::Reached;
         Goal::value_variants().iter().copied().filter(is).collect()
     }
 
@@ -386,8 +388,8 @@ mod tests {
 
     #[test]
     fn what_will_not_come_is_said_at_once() {
-        let why = |goal, version, job: &JobView| match standing(goal, version, job) {
-            Standing::Never(why) => why,
+        let why = |goal, version, job: &JobView| match progress_toward(goal, version, job) {
+            GoalProgress::Never(why) => why,
             other => panic!("{other:?}"),
         };
         let back = view(|job| {

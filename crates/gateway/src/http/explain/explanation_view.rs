@@ -4,7 +4,7 @@ use super::health;
 use crate::http::view::{at_max_down, failed_dependency};
 use cellwright_api::types::{
     CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
-    LeavingView, NearestView, ReasonView, TaskCounts, WaitingGroup,
+    NearestView, ReasonView, StoppingTaskView, TaskCounts, WaitingGroup,
 };
 use cellwright_cell::disruption;
 use cellwright_cell::event::{Event, EventKind, TaskChange};
@@ -123,7 +123,7 @@ pub(super) fn base_view(
         not_before: waits,
         next_try_in,
         waits_for: dependencies(state, job),
-        leaving: leaving(state, row),
+        stopping: stopping(state, row),
         failing: failing.then(|| FailingView {
             failures_in_row: row.failures_in_row,
             last: history.end.as_ref().map(|end| end.text.clone()),
@@ -145,7 +145,7 @@ pub(super) fn add_waiting(view: &mut ExplanationView, explanation: &Explanation)
     view.text = match &view.failing {
         // The time of its next attempt is in the text already.
         Some(failing) => {
-            let explanation = Explanation { standing: None, ..explanation.clone() };
+            let explanation = Explanation { queue_position: None, ..explanation.clone() };
             let placement = words::explanation::render_when_tried(&explanation, &Natural);
             format!("{}\n{placement}", failing_text(failing))
         }
@@ -159,7 +159,7 @@ pub(super) fn add_waiting(view: &mut ExplanationView, explanation: &Explanation)
 /// Adds the counts of reasons and what follows from them.
 pub(in crate::http) fn add_explanation(view: &mut ExplanationView, explanation: &Explanation) {
     let victims = explanation.victims.as_ref();
-    let queue_position = explanation.standing.as_ref();
+    let queue_position = explanation.queue_position.as_ref();
     view.machines_total = explanation.machines_total;
     view.reasons = explanation.reasons.iter().map(reason_view).collect();
     view.counterfactual = explanation.counterfactual.as_ref().map(counterfactual_view);
@@ -199,7 +199,7 @@ pub(in crate::http) fn hypothetical_view(
         not_before: None,
         next_try_in: None,
         waits_for: Vec::new(),
-        leaving: Vec::new(),
+        stopping: Vec::new(),
         failing: None,
         here: None,
         last_end: None,
@@ -288,7 +288,7 @@ pub(super) fn add_placement(
         _ => String::new(),
     };
     let mut lines = vec![headline];
-    lines.extend(waits_for_room(&view.leaving, now.max(state.now())));
+    lines.extend(waits_for_room(&view.stopping, now.max(state.now())));
     lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
     lines.extend(waits_for_update(state, id, row));
     lines.extend(waits_for_restart(state, id, row));
@@ -316,23 +316,23 @@ pub(super) fn add_placement(
 }
 
 /// The tasks that have to leave before this one can start, the last to go first.
-fn leaving(state: &State, row: &Task) -> Vec<LeavingView> {
+fn stopping(state: &State, row: &Task) -> Vec<StoppingTaskView> {
     let waits = row.grant().filter(|_| row.state == TaskState::Assigned);
     let victims = waits.map_or(&[][..], |grant| &grant.waits_for).iter().filter_map(|victim| {
         let here = state.tasks().get(victim.task)?;
         let is_here = here.attempt == victim.attempt && here.machine() == row.machine();
         let killed_at = notice::killed_at(state, victim.task).filter(|_| is_here)?;
-        Some(LeavingView { task: state.task_name(victim.task), killed_at })
+        Some(StoppingTaskView { task: state.task_name(victim.task), killed_at })
     });
-    let mut victims: Vec<LeavingView> = victims.collect();
-    victims.sort_by_key(|leaving| (Reverse(leaving.killed_at), leaving.task.clone()));
+    let mut victims: Vec<StoppingTaskView> = victims.collect();
+    victims.sort_by_key(|stopping| (Reverse(stopping.killed_at), stopping.task.clone()));
     victims
 }
 
 /// Whose end a task waits for, and how long that takes at most.
-fn waits_for_room(leaving: &[LeavingView], now: Time) -> Option<String> {
-    let last = leaving.first()?;
-    let more = match leaving.len() - 1 {
+fn waits_for_room(stopping: &[StoppingTaskView], now: Time) -> Option<String> {
+    let last = stopping.first()?;
+    let more = match stopping.len() - 1 {
         0 => String::new(),
         more => format!(" and {} more", pluralize(more as u64, "task")),
     };
@@ -587,14 +587,14 @@ mod tests {
 
     #[test]
     fn a_task_that_waits_for_room_names_who_is_in_the_way_and_until_when() {
-        let leaving = |task: &str, at| LeavingView { task: task.into(), killed_at: Time(at) };
-        let one = [leaving("ann/low/0", 110_000)];
+        let stopping = |task: &str, at| StoppingTaskView { task: task.into(), killed_at: Time(at) };
+        let one = [stopping("ann/low/0", 110_000)];
         let want = "It waits for ann/low/0 to leave: it has its notice, and is killed in 1 min \
                     at the latest.";
         assert_eq!(waits_for_room(&one, Time(50_000)).unwrap(), want);
         let over = "It waits for ann/low/0 and 1 task more to leave: its notice is over, and it is \
                     being killed.";
-        let two = [leaving("ann/low/0", 110_000), leaving("ann/low/1", 9)];
+        let two = [stopping("ann/low/0", 110_000), stopping("ann/low/1", 9)];
         assert_eq!(waits_for_room(&two, Time(110_000)).unwrap(), over);
         assert_eq!(waits_for_room(&[], Time(0)), None);
     }

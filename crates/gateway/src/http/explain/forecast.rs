@@ -132,7 +132,7 @@ impl Forecast<'_> {
     /// By the rate of placements while the task waited. If the events cannot be read, there is just
     /// no estimate by rate.
     fn by_rate(&self, explanation: &Explanation, id: TaskId, now: Time) -> Option<EtaView> {
-        let position = explanation.standing?.position?;
+        let position = explanation.queue_position?.position?;
         let waits_since = self.state.tasks().get(id)?.changed_at;
         let since = waits_since.max(Time(now.0.saturating_sub(RATE_WINDOW.0)));
         let band = explanation.priority.band();
