@@ -117,8 +117,11 @@ impl State {
     pub fn canaries_well_since(&self, job: &Job) -> Option<Time> {
         let update = job.update.as_ref().filter(|update| update.tries_canaries())?;
         let mut since = update.opened_at;
-        for task in job.tasks.iter().take(update.canaries.min(job.spec().count) as usize) {
+        for task in job.tasks.iter().take(update.canaries as usize) {
             let row = self.tasks().get(*task)?;
+            if !job.wants(row.index) {
+                continue;
+            }
             let well = match row.state {
                 TaskState::Running => row.healthy,
                 state => state == TaskState::Dead(TaskOutcome::Finished),

@@ -11,7 +11,9 @@ use std::process::Command;
 fn examples() -> Vec<String> {
     let entries = std::fs::read_dir(repo().join("examples")).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
-    let files = paths.filter(|path| path.is_file());
+    // Recorded rates are no job.
+    let is_job = |path: &PathBuf| path.extension().is_some_and(|extension| extension != "csv");
+    let files = paths.filter(|path| path.is_file() && is_job(path));
     let mut names: Vec<String> =
         files.map(|path| format!("examples/{}", path.file_name().unwrap().display())).collect();
     names.sort();

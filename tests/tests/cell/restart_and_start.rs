@@ -76,7 +76,7 @@ fn a_service_restarts_within_its_budget_and_the_command_says_when_it_is_done() {
     assert_eq!((&done["restarted"], &done["done"]), (&value!(1), &value!(true)), "{done}");
     assert_eq!(world.attempts("web"), [2, 3, 2]);
     let audit = world.say(&["audit"]);
-    assert!(audit.contains("restart_job") && audit.contains("restart_task"), "{audit}");
+    assert!(audit.contains("restart task dev/web/1: done"), "{audit}");
     world.running.stop();
 }
 
@@ -226,6 +226,6 @@ fn a_run_of_a_cron_by_hand_is_one_of_its_runs() {
     });
     assert!(refused.1.contains("its last run, goes on"), "{refused:?}");
     let events = world.say(&["events"]);
-    assert!(events.contains("dev/tick runs by hand as"), "{events}");
+    assert!(events.contains("dev/tick run by hand: requested"), "{events}");
     world.running.stop();
 }

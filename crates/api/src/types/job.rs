@@ -98,6 +98,12 @@ impl JobView {
             None => task.index < self.spec.count,
         }
     }
+
+    /// How many tasks it wants: a daemon one on each machine for which its owner has quota.
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        self.daemon.as_ref().map_or(self.spec.count, |machines| machines.with_task)
+    }
 }
 
 /// A job as one row of a list.

@@ -49,7 +49,7 @@ impl Context<'_> {
         let named = self.state.job_named(&key);
         let row = named.and_then(|id| Some((id, self.state.jobs.get(id)?)));
         if let Some((_, job)) = row.filter(|(_, job)| !again && has_ended_by_itself(job))
-            && self.is_same_spec(job.user, job.spec(), spec)
+            && self.is_same_spec(job.user, job.spec(), &spec.with_size_of(job.spec()))
         {
             let version = job.version;
             return Ok(Done::Job { became: ApplyOutcome::Ended, version, closed: None });

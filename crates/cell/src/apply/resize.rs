@@ -219,7 +219,7 @@ fn check_count(spec: &JobSpec, count: u32) -> Result<(), Rejection> {
     Err(Rejection::bad_field("count", Given::text(count), allowed))
 }
 
-fn waiting_state(job: &Job) -> TaskState {
+pub(super) fn waiting_state(job: &Job) -> TaskState {
     match job.state {
         JobState::Deferred => TaskState::Deferred,
         _ => TaskState::Pending,

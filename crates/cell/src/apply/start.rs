@@ -7,6 +7,7 @@
 //! results by index would have to put them together again.
 
 use super::Context;
+use super::resize::waiting_state;
 use crate::command::{Done, TasksToStart, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::id::{JobId, TaskId};
@@ -46,11 +47,13 @@ impl Context<'_> {
             TasksToStart::One(index) => index,
             TasksToStart::Failed => {
                 let has_failed = |id: &TaskId| {
-                    let state = self.state.tasks.get(*id).map(|row| row.state);
-                    matches!(state, Some(TaskState::Dead(TaskOutcome::Failed(_))))
+                    let row = self.state.tasks.get(*id).filter(|row| job.wants(row.index));
+                    matches!(
+                        row.map(|row| row.state),
+                        Some(TaskState::Dead(TaskOutcome::Failed(_)))
+                    )
                 };
-                let wanted = job.tasks.iter().take(job.spec().count as usize).copied();
-                return Ok(wanted.filter(has_failed).collect());
+                return Ok(job.tasks.iter().copied().filter(has_failed).collect());
             }
         };
         let (task, row) = self.wanted_task(key, job, index)?;
@@ -80,10 +83,11 @@ impl Context<'_> {
     /// It still waits as long as it had to: its lease may not have run out where it was lost.
     fn run_again(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
+        let Some(waiting) = self.state.jobs.get(task.job).map(waiting_state) else { return };
         match (task.state, task.machine()) {
             (TaskState::Dead(_), _) => {
                 self.set_task(id, |row| {
-                    row.state = TaskState::Pending;
+                    row.state = waiting;
                     row.failures_in_row = 0;
                     row.apart = Vec::new();
                     row.crashed_on = Vec::new();

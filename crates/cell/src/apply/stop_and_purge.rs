@@ -33,8 +33,9 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Stops one task alone. It stays dead, also through updates: only a shrink below it and a
-    /// growth back revive it, or with a daemon, its machine leaving and coming back.
+    /// Stops one task alone. It stays dead, also through updates: its owner
+    /// may start it again, and so do a shrink below it and a growth back, or of a daemon, its machine
+    /// leaving and coming back.
     pub(super) fn stop_single_task(
         &mut self,
         key: &JobKey,

@@ -272,12 +272,22 @@ fn no_update(key: &JobKey) -> Rejection {
 
 fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) -> Job {
     let mut updated = job.clone();
-    let canaries = spec.update.canaries;
+    let canaries = canary_index_end(job, spec.update.canaries);
     updated.update = Some(Update { canaries, ..Update::opened(job.version, version, now) });
     updated.version = version;
     updated.last_version = version;
     updated.specs.insert(version, Arc::new(spec.clone()));
     updated
+}
+
+/// The canaries are the tasks with the lowest indices, below this one. A daemon has gaps among them.
+fn canary_index_end(job: &Job, canaries: u32) -> u32 {
+    match canaries.checked_sub(1) {
+        Some(last) if job.is_daemon() => {
+            job.machines.keys().nth(last as usize).map_or_else(|| job.index_end(), |at| at + 1)
+        }
+        _ => canaries,
+    }
 }
 
 #[cfg(test)]

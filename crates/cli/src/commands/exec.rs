@@ -152,7 +152,7 @@ fn not_running_failure(task: &TaskView, now: Time) -> Failure {
     let (name, state, note) = (&task.name, status_text::state(task), status_text::note(task, now));
     let note = if note.is_empty() { note } else { format!(": {note}") };
     let next = match task.state {
-        _ if status_text::is_failing(task) => format!("why it fails: cell logs {name} --stderr"),
+        _ if status_text::is_failing(task) => format!("why it fails: cell logs {name}"),
         TaskState::Pending => format!("why it waits: cell explain {name}"),
         TaskState::Dead(_) => format!("what it wrote: cell logs {name}"),
         _ => format!("wait until it runs: cell status {name} --watch"),
@@ -407,7 +407,7 @@ mod tests {
             "pending".into(),
             2,
             &does_not_run("failing: failed twice, next try in 4 s"),
-            "why it fails: cell logs dev/hog/0 --stderr",
+            "why it fails: cell logs dev/hog/0",
         );
         check(
             "pending".into(),

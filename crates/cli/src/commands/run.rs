@@ -493,10 +493,7 @@ async fn run_job(
         warn_stopped_tasks(cell, &key).await?;
     }
     let tasks = match spec.kind {
-        JobKind::Daemon => {
-            let job = cell.client.job(&key).await?.value.item;
-            job.daemon.map_or(spec.count, |machines| machines.with_task)
-        }
+        JobKind::Daemon => cell.client.job(&key).await?.value.item.wanted(),
         JobKind::Tasks | JobKind::AllocSet => spec.count,
     };
     Ok(RunResult {

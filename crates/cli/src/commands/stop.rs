@@ -28,8 +28,8 @@ Examples:
 
 Names are whole; only the owner may be left out. Tasks get their notice first;
 with --now, which may be given later too, they are killed at once. A task that is
-stopped alone stays dead until `cell start` of it; its job goes on. With -l the
-jobs are listed, and you are asked before any is stopped.";
+stopped alone stays dead until `cell start` of it; its job goes on while it has
+others. With -l the jobs are listed, and you are asked before any is stopped.";
 
 /// Stop a job, or some of its tasks
 #[derive(Debug, Args)]

@@ -55,7 +55,7 @@ fn steps(
     let (Some(job), Some(key)) = (state.jobs().get(id), state.job_key(id)) else { return 0 };
     let rows_left = rows_left.min(job.tasks.len());
     let limit = draft.commands.len() + share;
-    let wave = view.settings.wave(job.spec().count);
+    let wave = view.settings.wave(job.wanted());
     for checked in 0..rows_left {
         if draft.is_full() || draft.commands.len() >= limit {
             return checked;

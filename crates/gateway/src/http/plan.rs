@@ -15,7 +15,7 @@ use cellwright_api::types::{
 };
 use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::isolation::Secret;
-use cellwright_cell::job::ChangeClass;
+use cellwright_cell::job::{ChangeClass, Job};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
 use cellwright_cell::spec_change::{self, Effect, FieldChange};
@@ -154,6 +154,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
     let named = state.job_named(&result.job_key);
     let outdated = named.and_then(|id| Some(view::outdated(state, id, state.jobs().get(id)?)));
     let outdated = outdated.unwrap_or(0);
+    let wanted = named.and_then(|id| state.jobs().get(id)).map_or(spec.count, Job::wanted);
     let first = result.pending.first().map(|index| format!("{}/{index}", result.job_key));
     JobPlan {
         user: result.job_key.user.clone(),
@@ -192,7 +193,7 @@ fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan
             most: spec.max_update_disruptions,
         },
         outdated: if action == PlanAction::Nothing { outdated } else { 0 },
-        canaries: if fates.disruptions > 0 { spec.update.canaries.min(spec.count) } else { 0 },
+        canaries: if fates.disruptions > 0 { spec.update.canaries.min(wanted) } else { 0 },
         quota: result.quota.iter().map(quota_change_view).collect(),
         why_pending: result
             .explanation

@@ -51,7 +51,7 @@ fn job_rows(state: &State, index: i64, take: &mut dyn FnMut(Vec<Value>)) {
             text(job_state(job.state)),
             text(kind(spec)),
             integer_value(u64::from(job.version)),
-            integer_value(u64::from(spec.count)),
+            integer_value(u64::from(job.wanted())),
             integer_value(u64::from(load.pending)),
             integer_value(u64::from(load.running)),
         ];

@@ -69,7 +69,7 @@ impl Context<'_> {
         job: &Job,
         index: u32,
     ) -> Result<(TaskId, &Task), Rejection> {
-        let found = job.tasks.get(index as usize).filter(|_| index < job.spec().count);
+        let found = job.tasks.get(index as usize).filter(|_| job.wants(index));
         let found = found.and_then(|task| Some((*task, self.state.tasks.get(*task)?)));
         found.ok_or_else(|| Rejection::NoSuchTask { job: key.clone(), index })
     }

@@ -272,11 +272,10 @@ fn next_hint(key: &str, tasks: &[TaskView]) -> String {
         let index = task.index;
         // The log of a restarted task is that of its current attempt, which is healthy.
         return match &task.last_end {
-            Some(end) if task.state.is_on_machine() => format!(
-                "\nwhy it failed: cell logs {key}/{index} --stderr --attempt {}\n",
-                end.attempt
-            ),
-            _ => format!("\nwhy it fails: cell logs {key}/{index} --stderr\n"),
+            Some(end) if task.state.is_on_machine() => {
+                format!("\nwhy it failed: cell logs {key}/{index} --attempt {}\n", end.attempt)
+            }
+            _ => format!("\nwhy it fails: cell logs {key}/{index}\n"),
         };
     }
     let pending = |task: &&TaskView| task.state == TaskState::Pending;

@@ -228,7 +228,7 @@ fn result(key: &JobKey, job: &JobView, why: Option<String>, lasted: Duration) ->
         reached: why.is_none(),
         healthy: is_healthy(job),
         updated: is_updated(job),
-        tasks: job.spec.count,
+        tasks: job.wanted(),
         running: job.tasks.running,
         version: job.version,
         seconds: lasted.as_millis() as f64 / 1000.0,
@@ -242,8 +242,8 @@ fn progress(job: &JobView) -> String {
     if job.outdated == 0 {
         return counts;
     }
-    let at = job.spec.count.saturating_sub(job.outdated);
-    format!("{counts}; {at} of {} at version {}", job.spec.count, job.version)
+    let at = job.wanted().saturating_sub(job.outdated);
+    format!("{counts}; {at} of {} at version {}", job.wanted(), job.version)
 }
 
 fn progress_toward(goal: Goal, version: Option<u32>, job: &JobView) -> GoalProgress {
@@ -301,7 +301,7 @@ pub fn skipped(job: &JobView) -> u32 {
 fn all_run(job: &JobView) -> bool {
     let tasks = &job.tasks;
     let down = tasks.deferred + tasks.pending + tasks.assigned + tasks.stopping;
-    down == 0 && tasks.running + tasks.finished >= job.spec.count
+    down == 0 && tasks.running + tasks.finished >= job.wanted()
 }
 
 /// Every task is well, and nothing of an update is under way: it has reached the tasks that it does
