@@ -163,6 +163,18 @@ function Spec({ job }) {
   <//>`;
 }
 
+/** The name of a number that tasks tell is left as they write it. */
+function ruleWords(rule) {
+  return rule.startsWith("metric ") ? rule : words(rule);
+}
+
+/** One number of the target, as tasks told it last. */
+function told(number) {
+  const each = `${number.per_task / 1000} a task`;
+  const sum = number.by ? `${number.told / 1000}` : "not told";
+  return `${sum}, by ${number.by} of ${plural(number.of, "task")}, for ${each}`;
+}
+
 /** How the cell chooses the size, and what it decided of late. */
 function Scaling({ path, job, events }) {
   const scale = useRead((signal) => get(`${path}/scale`, signal), [path, job.version, events.length], 60_000);
@@ -176,9 +188,11 @@ function Scaling({ path, job, events }) {
   return html`<${Card} title="Scaling" aside=${view.mode}>
     <${Facts} rows=${[
       ["Tasks", `${count(view.now)} of ${count(view.min)} to ${count(view.max)}`],
-      ["Wanted", `${plural(view.want, "task")}${view.rule ? `, by ${words(view.rule)}` : ""}`],
+      ["Wanted", `${plural(view.want, "task")}${view.rule ? `, by ${ruleWords(view.rule)}` : ""}`],
       ["Held back by", view.vetoed_by.map(words).join(", ") || null],
       ["Needed", view.need === null ? null : `${(view.need / 1000).toFixed(1)} tasks`],
+      ...view.numbers.map((number) => [number.series.name, told(number)]),
+      ["Refused", view.refused ? plural(view.refused, "reading") : null],
     ]} />
     ${view.recent.length > 1 && html`<svg class="need" viewBox="0 0 60 20" width="100%" height="60"
       preserveAspectRatio="none" role="img" aria-label="Tasks needed in the last hour">

@@ -126,6 +126,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         resource_pressure: Vec::new(),
         wall: cellwright_identity::clock::wall(),
         book: Default::default(),
+        numbers: Vec::new(),
     };
     agent.poll(address, &report, Span(1000)).await
 }

@@ -19,7 +19,7 @@ use cellwright_cell::plan::Victim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
-use cellwright_messages::{AgentOrders, AgentReport, TaskUsage, UsageReport};
+use cellwright_messages::{AgentOrders, AgentReport, TaskNumbers, TaskUsage, UsageReport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something happened to an attempt.
@@ -70,6 +70,7 @@ pub struct Facts {
     /// The machine's clock.
     pub wall: Time,
     pub book: UsageReport,
+    pub numbers: Vec<TaskNumbers>,
 }
 
 /// One attempt, and its order.
@@ -348,6 +349,7 @@ impl AgentCore {
             resource_pressure: facts.resource_pressure,
             wall: facts.wall,
             book: facts.book,
+            numbers: facts.numbers,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! | [`health`] | what the results of a health check mean |
 //! | [`incarnation`] | the number of this life of the machine, and who has a later one |
 //! | [`book`] | what tasks used, in entries that are kept until a master has them |
+//! | [`metrics`] | numbers that tasks tell, from the text in which they do |
 //! | [`usage`] | readings → rates, and the usage of a report |
 //! | [`resource_control`] | kills and throttling on a crowded machine, and requests for evictions |
 //! | [`cpus`] | sets of CPUs |
@@ -27,6 +28,7 @@ pub mod book;
 pub mod cpus;
 pub mod health;
 pub mod incarnation;
+pub mod metrics;
 pub mod orders;
 pub mod reconcile;
 pub mod resize;

@@ -12,6 +12,7 @@
 //! | no | no | no | it never began: start a shim |
 
 use crate::boot;
+use crate::metrics::Numbers;
 use crate::open_files;
 use crate::proc;
 use crate::record::{self, Durability, RecordError};
@@ -59,6 +60,8 @@ pub enum AttemptUpdate {
     Status(Status),
     Health(Health),
     Finding(Finding),
+    /// What it told when it was read.
+    Numbers(Numbers),
     /// The last update of an attempt.
     Ended(End, String),
 }

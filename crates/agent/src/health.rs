@@ -65,14 +65,10 @@ pub async fn run_probes(target: ProbeTarget, on_change: impl Fn(Health)) {
 /// Something when the task is healthy.
 async fn probe(target: &ProbeTarget) -> Option<()> {
     match &target.check.probe {
-        Probe::Tcp { port } => connect(target, *port).await.map(drop),
+        Probe::Tcp { port } => connect(&target.ports, *port).await.map(drop),
         Probe::Http { port, path } => {
-            let mut stream = connect(target, *port).await?;
-            let request = format!(
-                "GET {path} HTTP/1.0\r\nHost: localhost\r\nUser-Agent: cell\r\n\
-                 Connection: close\r\n\r\n"
-            );
-            stream.write_all(request.as_bytes()).await.ok()?;
+            let mut stream = connect(&target.ports, *port).await?;
+            stream.write_all(get_request(path).as_bytes()).await.ok()?;
             let mut answer = Vec::new();
             // The first line is enough: the rest may be long, slow or cut off.
             let mut stream = BufReader::new(stream.take(ANSWER_BYTES));
@@ -103,8 +99,17 @@ async fn command_succeeds(target: &ProbeTarget, words: &[String]) -> Option<()> 
     }
 }
 
-async fn connect(target: &ProbeTarget, port: u8) -> Option<TcpStream> {
-    let port = *target.ports.get(usize::from(port))?;
+/// Of the version in which an answer comes in one piece, and the connection ends with it.
+pub(crate) fn get_request(path: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.0\r\nHost: localhost\r\nUser-Agent: cell\r\n\
+         Connection: close\r\n\r\n"
+    )
+}
+
+/// A connection to the task, by the number of its port among those it was given.
+pub(crate) async fn connect(ports: &[u16], port: u8) -> Option<TcpStream> {
+    let port = *ports.get(usize::from(port))?;
     TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await.ok()
 }
 

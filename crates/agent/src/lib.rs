@@ -15,6 +15,7 @@
 //! | [`calibration`] | how fast the machine's cores and its disk are, where nobody says it |
 //! | [`devices`] | which devices the machine has, and how tasks get access to them |
 //! | [`health`] | health probes of tasks |
+//! | [`metrics`] | numbers that tasks tell, by which their jobs are scaled |
 //! | [`trash`] | removes the files that tasks left behind |
 //! | [`usage`] | resource usage of tasks, for the report |
 //! | [`main_loop`] | the event loop around all of them, with one closed set of events |
@@ -46,6 +47,7 @@ pub mod listen;
 pub mod machine;
 pub mod main_loop;
 pub mod membership;
+pub mod metrics;
 pub mod output;
 pub mod packages;
 pub mod ports;

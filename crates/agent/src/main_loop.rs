@@ -2,6 +2,7 @@
 //! Events come from the link (orders, requests for the report), from the attempts (status, exits)
 //! and from the process that runs the agent.
 
+mod numbers;
 mod poll_response;
 mod starting;
 mod watching;
@@ -41,6 +42,7 @@ use cellwright_isolate::cgroup::Group;
 use cellwright_messages::{AgentReport, UsageReport};
 use cellwright_package::PackageError;
 use cellwright_supervise::Supervisor;
+use numbers::NumberReading;
 use starting::{preparer, watcher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -100,6 +102,8 @@ struct LocalAttempt {
     group: Option<Group>,
     /// Ports it listens on that were not assigned to it.
     unassigned_ports: BTreeSet<u16>,
+    /// Reads the numbers that it tells.
+    numbers: Option<NumberReading>,
 }
 
 impl Drop for LocalAttempt {
@@ -148,6 +152,8 @@ pub struct Agent {
     supervisor: Supervisor,
     /// Limits the health check commands that run at a time.
     probing: Arc<Semaphore>,
+    /// Limits the readings of numbers at a time.
+    reading: Arc<Semaphore>,
     /// Held as long as the agent runs.
     _lock: std::fs::File,
 }
@@ -168,9 +174,7 @@ impl Agent {
         let mut described = describe(&config, calibration)?;
         device_positions::assign_positions(&folders.devices_file(), &mut described)?;
         let mut machine = described.spec.clone();
-        let devices = described.devices.clone();
-        let cpu_factor = described.cpu_factor;
-        let own = (devices, cpu_factor);
+        let own @ (_, cpu_factor) = (described.devices.clone(), described.cpu_factor);
         let preparer = Arc::new(preparer(&config, &folders, &mut machine, own, shim)?);
         let (incarnation, rebooted) = boot::load_incarnation(&folders.incarnation_file())?;
         let orders = match record::read(&folders.orders_file()) {
@@ -217,6 +221,7 @@ impl Agent {
             sessions: Sessions::default(),
             supervisor,
             probing: Arc::new(Semaphore::new(MAX_PARALLEL_PROBES)),
+            reading: Arc::new(Semaphore::new(crate::metrics::MAX_PARALLEL)),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
@@ -420,6 +425,7 @@ impl Agent {
                 self.on_finding(attempt, finding);
                 return false;
             }
+            AttemptUpdate::Numbers(numbers) => return local.take_numbers(numbers),
             AttemptUpdate::Health(health) => {
                 let before = entry.status.phase;
                 tracing::info!(task = entry.order.name, ?before, ?health, "health");
@@ -430,6 +436,7 @@ impl Agent {
                 local.requests = None;
                 local.group = None;
                 local.stop_prober();
+                local.numbers = None;
                 self.sessions.close(attempt);
                 Event::Ended(end)
             }
@@ -438,6 +445,7 @@ impl Agent {
         if change.started {
             self.find_group(attempt);
             self.start_prober(attempt);
+            self.read_numbers(attempt);
             self.book_start(attempt);
         }
         if matches!(event, Event::Ended(_)) {
@@ -516,6 +524,7 @@ impl Agent {
             resource_pressure: self.readings.resource_pressure(),
             wall: cellwright_identity::clock::wall(),
             book: if hang { self.ledger.report() } else { UsageReport::default() },
+            numbers: if hang { self.told_numbers() } else { Vec::new() },
         };
         self.core.report(hang, facts, boot::now())
     }

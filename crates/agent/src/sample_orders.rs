@@ -34,6 +34,7 @@ pub(crate) fn work() -> RunSpec {
         logs: None,
         isolation: Default::default(),
         secrets: BTreeMap::new(),
+        metrics: None,
     }
 }
 

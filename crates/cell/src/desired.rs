@@ -20,6 +20,7 @@ use crate::notice;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
+use crate::scale::MetricsOrder;
 use crate::spec::{JobKind, JobSpec, LogLimits, PackageRef};
 use crate::state::State;
 use crate::task::{StopCause, Task, TaskState};
@@ -107,6 +108,9 @@ pub struct RunSpec {
     pub logs: Option<LogLimits>,
     pub isolation: Isolation,
     pub secrets: BTreeMap<Token, Secret>,
+    /// Numbers that it tells, by which its job is scaled.
+    #[serde(default)]
+    pub metrics: Option<MetricsOrder>,
 }
 
 /// What the agent of `machine` must hold, by task. Empty for a machine without a row. Costs what is
@@ -182,7 +186,13 @@ fn action(state: &State, row: &Task, spec: &JobSpec) -> Action {
         logs: spec.task.logs,
         isolation: spec.task.isolation.clone(),
         secrets: spec.task.secrets.clone(),
+        metrics: metrics_order(state, row),
     }))
+}
+
+/// By the newest version of the job: its targets are compared with what is told.
+fn metrics_order(state: &State, row: &Task) -> Option<MetricsOrder> {
+    state.jobs().get(row.job)?.spec().scale.as_ref()?.metrics_order()
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ fn run_spec(spec: &JobSpec, run: u32) -> RunSpec {
         logs: task.logs,
         isolation,
         secrets: task.secrets.clone(),
+        metrics: None,
     }
 }
 

@@ -27,10 +27,15 @@ pub fn render_with_text_column(header: &[&str], rows: &[Vec<String>]) -> String 
     render_columns(header, rows, header.len().saturating_sub(1), WIDTH)
 }
 
+/// The same, but all columns from `first_text` on are text and left-aligned.
+pub fn render_with_text_from(header: &[&str], rows: &[Vec<String>], first_text: usize) -> String {
+    render_columns(header, rows, first_text, WIDTH)
+}
+
 fn render_columns(
     header: &[&str],
     rows: &[Vec<String>],
-    text_column: usize,
+    first_text: usize,
     width: usize,
 ) -> String {
     // A width beyond `u16` is effectively unlimited.
@@ -43,10 +48,10 @@ fn render_columns(
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width)
     };
     if !header.is_empty() {
-        table.set_header(cells(header.iter().map(|text| (*text).to_owned()), text_column));
+        table.set_header(cells(header.iter().map(|text| (*text).to_owned()), first_text));
     }
     for row in rows {
-        table.add_row(cells(row.iter().cloned(), text_column));
+        table.add_row(cells(row.iter().cloned(), first_text));
     }
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -71,9 +76,9 @@ pub fn render_unwrapped(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-fn cells(texts: impl Iterator<Item = String>, text_column: usize) -> Row {
+fn cells(texts: impl Iterator<Item = String>, first_text: usize) -> Row {
     let cells = texts.enumerate().map(|(position, text)| {
-        let is_left = position == 0 || position == text_column;
+        let is_left = position == 0 || position >= first_text;
         let alignment = if is_left { CellAlignment::Left } else { CellAlignment::Right };
         Cell::new(text).set_alignment(alignment)
     });

@@ -9,7 +9,7 @@ use cellwright_cell::name::Token;
 use serde_json::{Value, json};
 
 /// An example object of each type that has fields; a test compares them with the types.
-const OBJECTS: [(&str, &str); 30] = [
+const OBJECTS: [(&str, &str); 31] = [
     ("JobDependency", r#"{"job": {"user": "ann", "job": "db"}}"#),
     ("Constraint", r#"{"attribute": "arch", "operator": {"equal": "x86_64"}}"#),
     ("CpuRange", r#"{"min": "250m", "max": 2}"#),
@@ -21,6 +21,7 @@ const OBJECTS: [(&str, &str); 30] = [
     ("JobSpec", r#"{"priority": "batch", "command": ["date"], "cpu": "500m", "ram": "64MiB"}"#),
     ("LimitsOverride", r#"{"ram": "1GiB"}"#),
     ("LogLimits", r#"{"file_bytes": "1MiB", "files": 3, "rate": "1MiB/s"}"#),
+    ("MetricTarget", r#"{"name": "requests_total", "per_task": 100, "kind": "rate"}"#),
     ("NamedAmount", r#"{"name": {"name": "licences"}, "amount": 1}"#),
     ("PackageRef", r#"{"name": "greeter", "digest": "DIGEST", "bytes": "10MiB"}"#),
     ("ResourceName", r#"{"name": "licences"}"#),

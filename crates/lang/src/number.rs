@@ -64,7 +64,7 @@ impl NumberRules {
                 let help = format!("write it without quotes: {text}");
                 return Err((format!("a number is wanted here, not {text:?}"), help));
             }
-            (Value::Number(cores), Some(unit @ Unit::Cpu)) => {
+            (Value::Number(cores), Some(unit @ (Unit::Cpu | Unit::Count))) => {
                 let read = unit.of_number(cores).map(i128::from);
                 read.ok_or_else(|| rejection(format!("{cores} is no amount here")))?
             }

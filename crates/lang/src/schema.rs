@@ -81,6 +81,7 @@ pub(crate) fn unit_of(owner: &str, field: &str) -> Option<Unit> {
         | ("LogLimits", "file_bytes")
         | ("RetainDisk" | "PackageRef", "bytes")
         | ("RamRange", "min" | "max") => Some(Unit::Bytes),
+        ("MetricTarget", "per_task") => Some(Unit::Count),
         _ => None,
     }
 }
@@ -97,6 +98,7 @@ pub fn file_schema() -> Value {
         for (field, shape) in fields.iter_mut() {
             match unit_of(owner, field) {
                 Some(Unit::Cpu) => *shape = cores(),
+                Some(Unit::Count) => *shape = count(),
                 Some(_) => *shape = allow_text(shape.take()),
                 None => {}
             }
@@ -139,6 +141,14 @@ fn cores() -> Value {
     json!({
         "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
         "description": "Cores, as 2 or 0.5; as a text with m thousandths of one, as '500m'.",
+    })
+}
+
+/// A number as files have it; the API counts in thousandths.
+fn count() -> Value {
+    json!({
+        "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+        "description": "What one task is meant for, as 100 or 0.5; of a rate, in a second.",
     })
 }
 

@@ -40,9 +40,9 @@ pub fn field(path: &str, value: &Value) -> Value {
     to_source(position, value.clone())
 }
 
-/// Writes CPU limits in specs with their unit, so that files take what programs print: a bare
-/// number is thousandths of a core in the API, and cores in a file. Specs are what stands below a
-/// field `spec`; everything else stays as the API has it.
+/// Writes CPU limits, and targets of numbers that tasks tell, in specs with their unit, so that
+/// files take what programs print: a bare number is thousandths in the API, and whole cores in a
+/// file. Specs are what stands below a field `spec`; everything else stays as the API has it.
 pub fn mark_milli_cores(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -67,6 +67,9 @@ fn mark_limits(spec: &mut Value) {
                 let range = scale.get_mut("vertical").and_then(|vertical| vertical.get_mut("cpu"));
                 let ends = range.and_then(Value::as_object_mut).into_iter().flatten();
                 ends.for_each(|(_, end)| mark(Some(end)));
+                let target = scale.get_mut("target").and_then(|target| target.get_mut("metrics"));
+                let metrics = target.and_then(Value::as_array_mut).into_iter().flatten();
+                metrics.for_each(|metric| mark(metric.get_mut("per_task")));
             }
             _ => {}
         }

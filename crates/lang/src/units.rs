@@ -7,6 +7,8 @@
 pub enum Unit {
     /// Thousandths of a core.
     Cpu,
+    /// Thousandths of what a program counts in.
+    Count,
     Bytes,
     BytesPerSecond,
     Milliseconds,
@@ -18,6 +20,9 @@ impl Unit {
         match self {
             Unit::Cpu => {
                 "cores such as 2 or 0.5, or a text with thousandths of a core such as \"500m\""
+            }
+            Unit::Count => {
+                "a number such as 100 or 0.5, or a text with thousandths such as \"500m\""
             }
             Unit::Bytes => {
                 "a text such as \"512MiB\" or \"2GB\" (B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, \
@@ -53,7 +58,7 @@ impl Unit {
             }
         };
         match self {
-            Unit::Cpu => {
+            Unit::Cpu | Unit::Count => {
                 let text = format!("{}.{:03}", number / 1000, number % 1000);
                 text.trim_end_matches('0').trim_end_matches('.').to_owned()
             }
@@ -67,7 +72,7 @@ impl Unit {
     #[must_use]
     pub fn of_number(self, number: &serde_json::Number) -> Option<u64> {
         match self {
-            Unit::Cpu => self.parse(&number.to_string()).or_else(|| {
+            Unit::Cpu | Unit::Count => self.parse(&number.to_string()).or_else(|| {
                 // What was computed may be off by the last bit: 0.1 + 0.2 cores are 300 m.
                 let milli = number.as_f64()? * 1000.0;
                 let whole = milli.round();
@@ -83,7 +88,7 @@ impl Unit {
     pub fn parse(self, text: &str) -> Option<u64> {
         let text = text.trim();
         match self {
-            Unit::Cpu => match text.strip_suffix('m') {
+            Unit::Cpu | Unit::Count => match text.strip_suffix('m') {
                 Some(thousandths) => scaled(thousandths, 1),
                 None => scaled(text, 1000),
             },
@@ -172,6 +177,7 @@ mod tests {
         check(Unit::Cpu, 0, "0");
         check(Unit::Cpu, 1500, "1.5");
         check(Unit::Cpu, 10_000, "10");
+        check(Unit::Count, 100_500, "100.5");
         check(Unit::Bytes, 0, "0B");
         check(Unit::Bytes, 4096, "4KiB");
         check(Unit::Bytes, 1 << 50, "1PiB");

@@ -11,7 +11,7 @@ const BEGIN: &str = "<!-- fields: made from the schema -->\n";
 const END: &str = "<!-- end of fields -->\n";
 
 /// Types in the order of the guide, with their titles.
-const TYPES: [(&str, &str); 34] = [
+const TYPES: [(&str, &str); 36] = [
     ("JobSpec", "Job"),
     ("TaskSpec", "Task"),
     ("Resources", "Limits"),
@@ -35,6 +35,8 @@ const TYPES: [(&str, &str); 34] = [
     ("RetainDisk", "Retained disk"),
     ("ScalePolicy", "Scaling"),
     ("ScaleTarget", "Scaling target"),
+    ("MetricTarget", "Number that tasks tell"),
+    ("MetricSource", "Where tasks tell numbers"),
     ("ScheduledMinimum", "Scheduled size"),
     ("VerticalBounds", "Vertical bounds"),
     ("CpuRange", "Range of cores"),
@@ -49,7 +51,7 @@ const TYPES: [(&str, &str); 34] = [
 ];
 
 /// Types that are one word in a table and have no table of their own.
-const WORDS: [(&str, &str); 13] = [
+const WORDS: [(&str, &str); 14] = [
     ("Name", "name"),
     ("Token", "word"),
     ("Span", "time"),
@@ -62,6 +64,7 @@ const WORDS: [(&str, &str); 13] = [
     ("AllocPairing", "`index` or `any`"),
     ("AppClass", "`latency_sensitive` or `batch`"),
     ("Network", "`host` or `own`"),
+    ("MetricKind", "`value` or `rate`"),
     ("Domain", "`machine`, `rack`, `power` or `cell`"),
 ];
 

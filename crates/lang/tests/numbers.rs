@@ -22,7 +22,7 @@ const TIME: &str = "0ms to 366d, as a text such as \"500ms\"";
 const SOME_TIME: &str = "1ms to 366d, as a text such as \"500ms\"";
 
 /// Field of [`job`], minimum, maximum, and the allowed range as text; empty: the two with a "to".
-const JOB: [(&str, u64, u64, &str); 72] = [
+const JOB: [(&str, u64, u64, &str); 74] = [
     ("count", 1, 200_000, ""),
     ("priority", 0, 399, "best_effort, batch, production, monitoring, or a number from 0 to 399"),
     ("task.limits.cpu", 0, MOST, CORES),
@@ -82,6 +82,8 @@ const JOB: [(&str, u64, u64, &str); 72] = [
     ("scale.max", 1, 200_000, ""),
     ("scale.target.cpu", 1, 100, ""),
     ("scale.target.ram", 1, 100, ""),
+    ("scale.target.metrics[0].per_task", 1, MOST, "0.001 to 1125899906842.624, as a number such"),
+    ("scale.metrics.http.port", 0, 255, ""),
     ("scale.schedule[0].lasts", 1, YEAR, SOME_TIME),
     ("scale.schedule[0].min", 1, 200_000, ""),
     ("scale.vertical.cpu.min", 1, MOST, "0.001 to 1125899906842.624, as cores such as 2"),
@@ -150,7 +152,8 @@ fn job() -> Value {
         "update": { "canaries": 1, "promote_after": 5,
                     "rollback": { "failures": 5, "within": 5 } },
         "scale": {
-            "min": 1, "max": 200_000, "target": { "cpu": 5, "ram": 5 },
+            "min": 1, "max": 200_000, "metrics": { "http": { "port": 0, "path": "/metrics" } },
+            "target": { "cpu": 5, "ram": 5, "metrics": [{ "name": "a", "per_task": 5 }] },
             "schedule": [{ "from": "0 8 * * *", "lasts": 5, "min": 5 }],
             "vertical": { "cpu": { "min": 1, "max": MOST }, "ram": { "min": 2 << 20, "max": MOST } },
             "pace": { "up_percent": 5, "up_tasks": 5, "down_percent": 5, "stabilise": 5,

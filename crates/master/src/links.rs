@@ -309,7 +309,8 @@ impl LinkShard {
         if let Some(machine) = machine {
             // Only the hanging poll measures usage; reports in between contain none.
             if report.hang {
-                self.usage.record_report(machine, report.usage.clone());
+                let numbers = report.numbers.clone();
+                self.usage.record_report(machine, report.usage.clone(), numbers);
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
             let changes = self.replicated.with(|view| {
@@ -526,6 +527,7 @@ mod tests {
             resource_pressure: Vec::new(),
             wall: Time(1),
             book: Default::default(),
+            numbers: Vec::new(),
         }
     }
 

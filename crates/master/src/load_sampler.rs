@@ -1,6 +1,6 @@
-//! Samples what the tasks of scaled jobs use, and writes it into the replicated log once a minute:
-//! the leading master does it, for it decides. Agents report to the replica that polls them; the
-//! others' reports are asked for, as for readers of usage.
+//! Samples what the tasks of scaled jobs use and the numbers that they tell, and writes it into the
+//! replicated log once a minute: the leading master does it, for it decides. Agents report to the
+//! replica that polls them; the others' reports are asked for, as for readers of usage.
 //!
 //! A cell without scaled jobs costs a look at its jobs.
 
@@ -35,7 +35,9 @@ pub async fn sample_loads_periodically(handle: MasterHandle) {
         }
         let usage = handle.usage().await;
         let sampled = |machine, task, attempt| usage.of_task(machine, task, attempt);
-        handle.replicated().with(|view| feed.sample(&view.state, sampled));
+        let told =
+            |machine, task, attempt, series: &_| usage.number(machine, task, attempt, series);
+        handle.replicated().with(|view| feed.sample(&view.state, sampled, told));
         samples += 1;
         if samples >= SAMPLES {
             samples = 0;

@@ -11,7 +11,8 @@
 use crate::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::resource::Resources;
-use cellwright_messages::TaskUsage;
+use cellwright_cell::scale::MetricSeries;
+use cellwright_messages::{TaskNumbers, TaskUsage};
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ pub struct MachineUsage {
     /// Milliseconds since its agent reported it.
     pub age: u64,
     pub tasks: Vec<TaskUsage>,
+    /// Numbers that they tell.
+    #[serde(default)]
+    pub numbers: Vec<TaskNumbers>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,6 +44,8 @@ struct MachineReport {
     at: Instant,
     /// Sorted by task.
     tasks: Arc<[TaskUsage]>,
+    /// Sorted by task.
+    numbers: Arc<[TaskNumbers]>,
     /// Reported to this replica, not to another that passed it on.
     is_local: bool,
 }
@@ -67,6 +73,30 @@ impl UsageSnapshot {
         let found = &report.tasks[at];
         (found.attempt == attempt).then_some(found.used)
     }
+
+    /// Thousandths of a number that an attempt of a task told.
+    #[must_use]
+    pub fn number(
+        &self,
+        machine: MachineId,
+        task: TaskId,
+        attempt: u32,
+        series: &MetricSeries,
+    ) -> Option<u64> {
+        self.told(machine, task, attempt)?.of(series)
+    }
+
+    /// Readings of its numbers that were refused.
+    #[must_use]
+    pub fn refused(&self, machine: MachineId, task: TaskId, attempt: u32) -> u64 {
+        self.told(machine, task, attempt).map_or(0, |told| told.refused)
+    }
+
+    fn told(&self, machine: MachineId, task: TaskId, attempt: u32) -> Option<&TaskNumbers> {
+        let report = self.fresh_report(machine)?;
+        let at = report.numbers.binary_search_by_key(&task, |told| told.task).ok()?;
+        Some(&report.numbers[at]).filter(|found| found.attempt == attempt)
+    }
 }
 
 /// Caches the latest reports.
@@ -78,16 +108,29 @@ pub struct UsageCache {
 
 impl UsageCache {
     /// Records an agent's report.
-    pub fn record_report(&self, machine: MachineId, tasks: Vec<TaskUsage>) {
-        self.insert(machine, Instant::now(), tasks, true);
+    pub fn record_report(
+        &self,
+        machine: MachineId,
+        tasks: Vec<TaskUsage>,
+        numbers: Vec<TaskNumbers>,
+    ) {
+        self.insert(machine, Instant::now(), (tasks, numbers), true);
     }
 
-    fn insert(&self, machine: MachineId, at: Instant, mut tasks: Vec<TaskUsage>, is_local: bool) {
+    fn insert(
+        &self,
+        machine: MachineId,
+        at: Instant,
+        (mut tasks, mut numbers): (Vec<TaskUsage>, Vec<TaskNumbers>),
+        is_local: bool,
+    ) {
+        numbers.sort_unstable_by_key(|told| told.task);
         tasks.sort_unstable_by_key(|usage| usage.task);
         let mut held = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
         let newer = held.0.get(&machine).is_none_or(|known| known.at <= at);
         if newer {
-            let report = MachineReport { at, tasks: tasks.into(), is_local };
+            let report =
+                MachineReport { at, tasks: tasks.into(), numbers: numbers.into(), is_local };
             Arc::make_mut(&mut held.0).insert(machine, report);
         }
     }
@@ -107,6 +150,7 @@ impl UsageCache {
             machine: *machine,
             age: u64::try_from(report.at.elapsed().as_millis()).unwrap_or(u64::MAX),
             tasks: report.tasks.to_vec(),
+            numbers: report.numbers.to_vec(),
         })
         .collect()
     }
@@ -137,9 +181,9 @@ impl UsageCache {
     }
 
     fn merge(&self, reports: Vec<MachineUsage>) {
-        for MachineUsage { machine, age, tasks } in reports {
+        for MachineUsage { machine, age, tasks, numbers } in reports {
             let Some(at) = Instant::now().checked_sub(Duration::from_millis(age)) else { continue };
-            self.insert(machine, at, tasks, false);
+            self.insert(machine, at, (tasks, numbers), false);
         }
     }
 
@@ -155,6 +199,8 @@ impl UsageCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cellwright_cell::name::Token;
+    use cellwright_cell::scale::MetricKind;
     use cellwright_store::CallError;
     use futures::future::BoxFuture;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -170,13 +216,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_last_word_of_a_machine_counts_until_it_is_old() {
         let book = UsageCache::default();
-        book.record_report(MachineId(1), vec![used(9, 1, 5), used(7, 2, 30)]);
+        let queue = MetricSeries {
+            name: Token::new("queue").unwrap(),
+            kind: MetricKind::Value,
+            labels: BTreeMap::new(),
+        };
+        let told = vec![(queue.clone(), 2500)];
+        let numbers = TaskNumbers { task: TaskId(7), attempt: 2, told, refused: 0 };
+        let used_by = vec![used(9, 1, 5), used(7, 2, 30)];
+        book.record_report(MachineId(1), used_by, vec![numbers]);
         let usage = book.read();
         assert_eq!(cpu(usage.of_machine(MachineId(1))), Some(35));
         assert_eq!(cpu(usage.of_task(MachineId(1), TaskId(7), 2)), Some(30));
         assert_eq!(usage.of_task(MachineId(1), TaskId(7), 1), None, "of an earlier attempt");
+        let number = |task, attempt| usage.number(MachineId(1), TaskId(task), attempt, &queue);
+        assert_eq!([number(7, 2), number(7, 1), number(9, 1)], [Some(2500), None, None]);
         assert_eq!(usage.of_machine(MachineId(2)), None, "nobody said anything");
-        book.record_report(MachineId(1), vec![]);
+        book.record_report(MachineId(1), vec![], vec![]);
         assert_eq!(cpu(book.read().of_machine(MachineId(1))), Some(0), "nothing runs any more");
         tokio::time::advance(MAX_AGE).await;
         assert_eq!(book.read().of_machine(MachineId(1)), None);
@@ -194,8 +250,12 @@ mod tests {
         ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
             assert!(matches!(call, PeerCall::Usage));
             self.0.fetch_add(1, Ordering::Relaxed);
-            let usage_of =
-                |machine, age| MachineUsage { machine, age, tasks: vec![used(3, 1, 40)] };
+            let usage_of = |machine, age| MachineUsage {
+                machine,
+                age,
+                tasks: vec![used(3, 1, 40)],
+                numbers: vec![],
+            };
             let all = vec![usage_of(MachineId(1), 900), usage_of(MachineId(2), 900)];
             Box::pin(async move { Ok(PeerAnswer::Usage(all)) })
         }
@@ -207,7 +267,7 @@ mod tests {
         let peers: Arc<dyn Peers> = peer.clone();
         let others = || vec![(2, Peer { name: "m2".into(), address: "127.0.0.1:1".into() })];
         tokio::time::advance(Duration::from_secs(2)).await;
-        book.record_report(MachineId(1), vec![used(3, 1, 10)]);
+        book.record_report(MachineId(1), vec![used(3, 1, 10)], vec![]);
         book.refresh(&peers, others()).await;
         book.refresh(&peers, others()).await;
         assert_eq!(peer.0.load(Ordering::Relaxed), 1);

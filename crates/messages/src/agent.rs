@@ -14,6 +14,7 @@ use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::scale::MetricSeries;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,10 @@ pub struct AgentReport {
     /// What its tasks used, for history. Only reports whose answer may wait have it.
     #[serde(default)]
     pub book: UsageReport,
+    /// Numbers that its tasks tell, of jobs that are scaled by them. Only reports whose answer may
+    /// wait have them.
+    #[serde(default)]
+    pub numbers: Vec<TaskNumbers>,
 }
 
 impl AgentReport {
@@ -76,8 +81,9 @@ impl AgentReport {
         let fits = |report: &AgentReport| {
             postcard::experimental::serialized_size(report).is_ok_and(|bytes| bytes <= max_bytes)
         };
-        let parts: [fn(&mut AgentReport); 5] = [
+        let parts: [fn(&mut AgentReport); 6] = [
             |report| report.book.open = None,
+            |report| report.numbers.clear(),
             |report| report.usage.clear(),
             // They are sent again, with a report that has room for them.
             |report| report.book.closed.clear(),
@@ -100,6 +106,26 @@ pub struct TaskUsage {
     pub attempt: u32,
     /// Rates (CPU, disk rate) as averages, space (RAM, disk) as peaks of the interval.
     pub used: Resources,
+}
+
+/// Numbers that one task told when it was last read. One that is not listed was not told, or was
+/// refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskNumbers {
+    pub task: TaskId,
+    pub attempt: u32,
+    /// In thousandths.
+    pub told: Vec<(MetricSeries, u64)>,
+    /// Readings that were refused since it started, whole or in part.
+    pub refused: u64,
+}
+
+impl TaskNumbers {
+    /// Thousandths of one number.
+    #[must_use]
+    pub fn of(&self, series: &MetricSeries) -> Option<u64> {
+        self.told.iter().find(|(known, _)| known == series).map(|(_, number)| *number)
+    }
 }
 
 /// The answer of a link shard to an agent's report.

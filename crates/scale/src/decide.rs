@@ -11,7 +11,7 @@ use crate::{MINUTE, peaks};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::scale::{
     Decision, MAX_NEED, ScaleMemory, ScaleMode, ScalePolicy, ScaleRule, ScaleSize, ScaleVeto,
-    SignalName,
+    SignalName, Untold,
 };
 use cellwright_cell::time::{Span, Time};
 
@@ -21,7 +21,7 @@ const TOLERANCE: u64 = 100;
 const STALE: Span = Span(3 * MINUTE);
 
 /// What was measured last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     pub at: Time,
     /// The measure that asked for the most.
@@ -47,6 +47,8 @@ pub struct Situation<'a> {
     /// What was measured now is in it already.
     pub memory: &'a ScaleMemory,
     pub measured: Option<Measured>,
+    /// A number that not all running tasks told when it was measured last.
+    pub untold: Option<&'a Untold>,
     /// What the quota has left beyond the present size. `None`: nothing bounds it.
     pub room: Option<Resources>,
 }
@@ -67,7 +69,7 @@ struct Draft<'a> {
 #[must_use]
 pub fn decide(situation: &Situation<'_>) -> Decision {
     let Situation { now, policy, size, .. } = *situation;
-    let measured = situation.measured.filter(|measured| measured.at.plus(STALE) >= now);
+    let measured = situation.measured.as_ref().filter(|measured| measured.at.plus(STALE) >= now);
     let mut draft = Draft {
         situation,
         ladder: Ladder::of(policy, size),
@@ -80,7 +82,7 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     };
     if !draft.keep_bounds() {
         match measured {
-            Some(measured) => draft.follow_load(&measured),
+            Some(measured) => draft.follow_load(measured),
             None => draft.without_load(),
         }
     }
@@ -141,7 +143,7 @@ impl Draft<'_> {
 
     /// The larger of what is measured and what is expected, and the rule that says so.
     fn expectation(&self, measured: &Measured) -> (ScaleRule, u32) {
-        let now = (ScaleRule::Target(measured.by), measured.need);
+        let now = (ScaleRule::Target(measured.by.clone()), measured.need);
         if !self.policy().pace.forecast {
             return now;
         }
@@ -159,8 +161,20 @@ impl Draft<'_> {
         (rule, need.min(MAX_NEED))
     }
 
+    /// What was told by a part of the tasks may ask for more, and never for less: the rest is not
+    /// known, and not nothing.
+    fn freeze(&mut self) -> bool {
+        let Some(untold) = self.situation.untold else { return false };
+        self.rule = ScaleRule::Target(SignalName::Metric(untold.metric.clone()));
+        self.veto(ScaleVeto::NotTold { tasks: untold.tasks, of: untold.of });
+        true
+    }
+
     /// A smaller size, as far as neither the last minutes nor the next hour speak against it.
     fn shrink(&mut self, measured: &Measured, expected: u32) {
+        if self.freeze() {
+            return;
+        }
         let present = self.ladder.capacity(self.from());
         // A task that was not measured counts as fully used.
         let need = expected.saturating_add(measured.missing.saturating_mul(1000)).min(MAX_NEED);
@@ -168,7 +182,7 @@ impl Draft<'_> {
         if self.ladder.capacity(wanted) >= present {
             return;
         }
-        (self.rule, self.want) = (ScaleRule::Target(measured.by), wanted);
+        (self.rule, self.want) = (ScaleRule::Target(measured.by.clone()), wanted);
         let memory = self.situation.memory;
         let now = self.situation.now;
         let pace = self.policy().pace;
@@ -196,9 +210,11 @@ impl Draft<'_> {
 
     /// Nothing was measured. Where nothing is to be, the size is the least; otherwise it stays.
     fn without_load(&mut self) {
-        let target = &self.policy().target;
-        if target.cpu.is_some() || target.ram.is_some() {
-            return self.veto(ScaleVeto::NotMeasured);
+        if !self.policy().target.is_empty() {
+            if !self.freeze() {
+                self.veto(ScaleVeto::NotMeasured);
+            }
+            return;
         }
         if self.from().count > self.least {
             self.rule = ScaleRule::Schedule;

@@ -126,15 +126,15 @@ mod tests {
 
     #[test]
     fn a_limit_rises_at_once_and_falls_after_days() {
-        let peak = ScaleRule::Peak(SignalName::Ram);
-        check(&[950], 0, Some((1092, peak)));
+        let peak = || ScaleRule::Peak(SignalName::Ram);
+        check(&[950], 0, Some((1092, peak())));
         check(&[800], 0, None);
         // One day says nothing about the others.
         check(&[300], 0, None);
-        check(&[300, 300], 0, Some((345, peak)));
+        check(&[300, 300], 0, Some((345, peak())));
         check(&[850, 300, 300], 0, None);
-        check(&[3900], 0, Some((4000, peak)));
-        check(&[10, 10], 0, Some((200, peak)));
+        check(&[3900], 0, Some((4000, peak())));
+        check(&[10, 10], 0, Some((200, peak())));
     }
 
     #[test]

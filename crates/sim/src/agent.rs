@@ -27,7 +27,7 @@ use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::{LimitsInForce, ObservedState};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
-use cellwright_messages::{AgentOrders, AgentReport, UsageReport};
+use cellwright_messages::{AgentOrders, AgentReport, TaskNumbers, TaskUsage, UsageReport};
 use invariants::AgentInvariants;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -240,7 +240,8 @@ impl VirtualAgent {
         }
         let resource_pressure = self.control.resource_pressure(Time(now));
         let spec = self.spec.clone();
-        let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book };
+        let numbers = usage.iter().filter_map(|usage| self.told_numbers(usage)).collect();
+        let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book, numbers };
         let mut report = self.core.report(hang, facts, now);
         if self.bugs.reports_ends_once {
             let is_live =
@@ -251,6 +252,16 @@ impl VirtualAgent {
             invariants.check_report(&report, &self.kernel, now);
         }
         report
+    }
+
+    /// What a task tells where its order asks for it: the cores that it uses, whatever they are
+    /// called.
+    fn told_numbers(&self, usage: &TaskUsage) -> Option<TaskNumbers> {
+        let entry = self.core.attempt(Attempt::new(usage.task, usage.attempt))?;
+        let Order::Run(work) = &entry.order.action else { return None };
+        let series = work.metrics.as_ref()?.series.iter();
+        let told = series.map(|series| (series.clone(), usage.used.cpu)).collect();
+        Some(TaskNumbers { task: usage.task, attempt: usage.attempt, told, refused: 0 })
     }
 
     /// Applies the answer to a poll sent at `sent`.

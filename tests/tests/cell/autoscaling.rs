@@ -1,12 +1,13 @@
 //! A running cell sizes a job: by its schedule alone, which needs no measurement, by hand and back,
-//! and, measured for two minutes, by the load that its tasks make.
+//! and, measured for some minutes, by numbers that its tasks tell in a file or over HTTP.
 
-use crate::support::{Folder, Running, json, stdout_of};
-use crate::{wait_job, wait_machines};
+use crate::support::{Folder, Running, json, poll_within, stdout_of};
+use crate::{agent, wait_job, wait_job_within, wait_machines};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
 use serde_json::{Value, json as value};
 use std::fs;
+use std::time::Duration;
 
 struct Cell {
     folder: Folder,
@@ -112,4 +113,96 @@ fn a_job_that_is_not_scaled_says_so_and_bounds_are_checked() {
     let file = cell.file(&job(&value!({ "min": 1, "max": 3 })));
     let planned = stdout_of(&cell.args(&["plan", &file]));
     assert!(planned.contains("scale"), "{planned}");
+}
+
+/// A size follows what was told for a whole minute: the one that was begun, and the next.
+const TWO_REPORTS: Duration = Duration::from_secs(300);
+
+fn wait_size(address: &str, job: &str, count: u32) {
+    let key = JobKey { user: Name::new("dev").unwrap(), job: Name::new(job).unwrap() };
+    wait_job_within(TWO_REPORTS, address, &key, |view, tasks| {
+        let running = tasks.iter().filter(|task| task.state == TaskState::Running).count();
+        view.spec.count == count && running == count as usize
+    });
+}
+
+fn scale_of(address: &str, job: &str) -> Value {
+    json(&["--master", address, "scale", job, "-o", "json"])
+}
+
+/// A job of one task that runs a script and has a port.
+fn run_script(folder: &Folder, address: &str, job: &str, script: &str, scale: &Value) {
+    let spec = value!({
+        "name": job, "count": 1, "priority": 200, "command": ["sh", "-c", script], "ports": 1,
+        "cpu": "20m", "ram": 64 << 20, "notice": 1000, "scale": scale,
+    });
+    let file = folder.path(&format!("{job}.json"));
+    fs::write(&file, spec.to_string()).unwrap();
+    stdout_of(&["--master", address, "run", &file]);
+}
+
+#[test]
+fn a_number_in_a_file_of_the_task_makes_a_job_grow_and_shrink() {
+    let folder = Folder::new();
+    let (_running, address) = agent::dev(&folder);
+    let scale = value!({
+        "min": 1, "max": 3, "metrics": { "file": "queue" },
+        "target": { "metrics": [{ "name": "queue", "per_task": 10 }] },
+        "pace": { "stabilise": 0, "cool_down": 0, "down_percent": 100, "forecast": false },
+    });
+    run_script(&folder, &address, "worker", "echo 25 > queue; exec sleep inf", &scale);
+    wait_size(&address, "worker", 3);
+    let events = stdout_of(&["--master", &address, "events", "worker"]);
+    assert!(events.contains("1 to 3 tasks, rule metric queue, want 3"), "{events}");
+    let grown = scale_of(&address, "worker");
+    let number = &grown["numbers"][0];
+    assert_eq!(number["per_task"], value!(10_000), "{grown}");
+    assert_eq!(number["series"]["name"], "queue", "{grown}");
+    // One of them tells nonsense: the job keeps its size, and says why.
+    let tell = |task: u32, text: &str| {
+        let (task, script) = (format!("dev/worker/{task}"), format!("echo {text} > queue"));
+        stdout_of(&["--master", &address, "exec", &task, "--", "sh", "-c", &script]);
+    };
+    tell(0, "NaN");
+    (1..3).for_each(|task| tell(task, "1"));
+    let held = |view: &Value| view["vetoed_by"] == value!(["not-told"]);
+    let view = wait_view(&address, "worker", held);
+    assert_eq!((&view["now"], &view["rule"]), (&value!(3), &value!("metric queue")), "{view}");
+    assert!(view["refused"].as_u64() > Some(0), "{view}");
+    let explained = stdout_of(&["--master", &address, "explain", "worker"]);
+    assert!(explained.contains("1 of 3 tasks did not tell it"), "{explained}");
+    tell(0, "1");
+    wait_size(&address, "worker", 1);
+}
+
+#[test]
+fn a_rate_of_requests_on_a_page_makes_a_job_grow() {
+    const SERVER: &str = r#"exec perl -MIO::Socket::INET -MTime::HiRes=time -e '
+        $begun = time;
+        $server = IO::Socket::INET->new(LocalPort => $ENV{CELL_PORT0}, Listen => 9, ReuseAddr => 1)
+            or die $!;
+        while (1) {
+            $client = $server->accept or next;
+            while (<$client>) { last if /^\r?$/ }
+            printf $client "HTTP/1.0 200 OK\r\n\r\nrequests_total{code=\"200\"} %d\n" .
+                "requests_total{code=\"500\"} 1e300\n", 100 * (time - $begun);
+            close $client;
+        }'"#;
+    let folder = Folder::new();
+    let (_running, address) = agent::dev(&folder);
+    let number = value!({
+        "name": "requests_total", "kind": "rate", "per_task": 40, "labels": { "code": "200" },
+    });
+    let scale = value!({
+        "min": 1, "max": 3, "metrics": { "http": { "port": 0 } },
+        "target": { "metrics": [number] },
+    });
+    run_script(&folder, &address, "web", SERVER, &scale);
+    wait_size(&address, "web", 3);
+    let events = stdout_of(&["--master", &address, "events", "web"]);
+    assert!(events.contains("rule metric requests_total"), "{events}");
+}
+
+fn wait_view(address: &str, job: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
+    poll_within(TWO_REPORTS, "never held back", || Some(scale_of(address, job)).filter(&is_reached))
 }

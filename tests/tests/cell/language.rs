@@ -4,7 +4,7 @@
 use super::dev;
 use super::support::{Folder, cell, json, repo, stdout_of, text};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Every example that is a job file.

@@ -40,6 +40,7 @@ use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
 use std::path::Path;
+use std::time::Duration;
 use support::{Folder, Running, TIMEOUT, cell, free_address, json, stdout_of, text};
 use tokio::time::timeout;
 
@@ -64,6 +65,15 @@ fn wait_job(
     job: &JobKey,
     is_reached: impl Fn(&JobView, &[TaskView]) -> bool,
 ) -> JobView {
+    wait_job_within(TIMEOUT, address, job, is_reached)
+}
+
+fn wait_job_within(
+    limit: Duration,
+    address: &str,
+    job: &JobKey,
+    is_reached: impl Fn(&JobView, &[TaskView]) -> bool,
+) -> JobView {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = Client::new(ApiClientConfig::new(vec![address.to_owned()])).unwrap();
@@ -78,7 +88,7 @@ fn wait_job(
                 }
             }
         };
-        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{job} never was as wanted"))
+        timeout(limit, reached).await.unwrap_or_else(|_| panic!("{job} never was as wanted"))
     })
 }
 

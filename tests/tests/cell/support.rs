@@ -45,14 +45,18 @@ pub fn json(args: &[&str]) -> serde_json::Value {
 }
 
 /// Polls until there is a result, and panics with `never` on timeout.
+pub fn poll_until<T>(never: &str, poll: impl FnMut() -> Option<T>) -> T {
+    poll_within(TIMEOUT, never, poll)
+}
+
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for; looks are bounded")]
-pub fn poll_until<T>(never: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub fn poll_within<T>(limit: Duration, never: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = poll() {
             return found;
         }
-        assert!(begun.elapsed() < TIMEOUT, "{never}");
+        assert!(begun.elapsed() < limit, "{never}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -44,7 +44,8 @@ fn states(agent: &mut AgentCore) -> Vec<ObservedState> {
     };
     let (usage, resource_pressure) = (Vec::new(), Vec::new());
     let (wall, book) = (Time::ZERO, UsageReport::default());
-    let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book };
+    let numbers = Vec::new();
+    let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book, numbers };
     let report = agent.report(false, facts, 7);
     report.tasks.into_iter().map(|task| task.state).collect()
 }

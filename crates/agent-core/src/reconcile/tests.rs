@@ -36,6 +36,7 @@ pub(crate) fn work() -> RunSpec {
         logs: None,
         isolation: Default::default(),
         secrets: BTreeMap::new(),
+        metrics: None,
     }
 }
 

@@ -52,6 +52,7 @@ impl Agent {
                 .changed_health_checks
                 .into_iter()
                 .for_each(|attempt| self.start_prober(attempt));
+            self.read_numbers_as_ordered();
             if !self.core.pending_resizes().is_empty() {
                 self.sample_tasks();
             }

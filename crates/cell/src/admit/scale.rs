@@ -1,15 +1,21 @@
 //! Admission of a scaling policy.
 
 use super::review::{bad, wrong};
+use super::task::{files_path, probe_path, probe_port};
 use super::{MIN_RAM, Review};
 use crate::field::FieldPath;
-use crate::reason::{Allowed, Given};
+use crate::reason::{Allowed, Given, Listed, Quality};
 use crate::resource::MAX_QUANTITY;
+use crate::scale::metric::{
+    MAX_METRIC_LABEL, MAX_METRIC_LABELS, MAX_METRICS, is_label_name, is_metric_name,
+};
 use crate::scale::{
-    LimitRange, MAX_SCHEDULED, MAX_STABILISE, MAX_UP_PERCENT, ScalePace, ScalePolicy,
+    LimitRange, MAX_SCHEDULED, MAX_STABILISE, MAX_UP_PERCENT, MetricSource, MetricTarget,
+    ScalePace, ScalePolicy,
 };
 use crate::spec::{JobKind, JobSpec, MAX_TASKS};
 use crate::time::Span;
+use std::collections::BTreeSet;
 
 pub(super) fn policy(spec: &JobSpec, policy: &ScalePolicy, review: &mut Review) {
     let keeps_size = spec.gang || spec.kind != JobKind::Tasks;
@@ -48,6 +54,7 @@ pub(super) fn policy(spec: &JobSpec, policy: &ScalePolicy, review: &mut Review) 
     range("scale.vertical.cpu", policy.vertical.cpu.map(LimitRange::from), 1, review);
     range("scale.vertical.ram", policy.vertical.ram.map(LimitRange::from), MIN_RAM, review);
     pace(&policy.pace, review);
+    metrics(spec, policy, review);
 }
 
 fn count(field: impl Into<FieldPath>, value: u32, review: &mut Review) {
@@ -92,14 +99,70 @@ fn pace(pace: &ScalePace, review: &mut Review) {
     review.allowed_span("scale.pace.cool_down", pace.cool_down);
 }
 
+/// The numbers that tasks tell, and where they do.
+fn metrics(spec: &JobSpec, policy: &ScalePolicy, review: &mut Review) {
+    let targets = &policy.target.metrics;
+    review.ensure(targets.len() <= MAX_METRICS, || {
+        let entries = Given::entries(targets.len());
+        wrong("scale.target.metrics", entries, Allowed::AtMost(MAX_METRICS as u64))
+    });
+    let mut seen = BTreeSet::new();
+    for (position, target) in targets.iter().enumerate() {
+        let path = FieldPath::from("scale.target.metrics").index(position);
+        metric(&path, target, review);
+        review.ensure(seen.insert(target.series()), || {
+            bad(path.field("name"), &target.name, Allowed::EachOnce(Listed::Metric))
+        });
+    }
+    if !targets.is_empty() && review.are_known(["scale.metrics"]) {
+        review.ensure(policy.metrics.is_some(), || {
+            wrong("scale.metrics", Given::Nothing, Allowed::MetricSource)
+        });
+    }
+    match &policy.metrics {
+        None => {}
+        Some(MetricSource::File(path)) => files_path("scale.metrics.file", path, review),
+        Some(MetricSource::Http { port, path }) => {
+            probe_path("scale.metrics.http.path", path, review);
+            probe_port("scale.metrics.http.port", *port, &spec.task, review);
+        }
+    }
+}
+
+fn metric(path: &FieldPath, target: &MetricTarget, review: &mut Review) {
+    review.ensure(is_metric_name(target.name.as_str()), || {
+        bad(path.field("name"), &target.name, Allowed::MetricName)
+    });
+    review.ensure((1..=MAX_QUANTITY).contains(&target.per_task), || {
+        bad(path.field("per_task"), target.per_task, Allowed::range(1u64, MAX_QUANTITY))
+    });
+    let labels = &target.labels;
+    review.ensure(labels.len() <= MAX_METRIC_LABELS, || {
+        let entries = Given::entries(labels.len());
+        wrong(path.field("labels"), entries, Allowed::AtMost(MAX_METRIC_LABELS as u64))
+    });
+    for (name, value) in labels {
+        let at = path.field("labels").field(name.as_str());
+        review.ensure(is_label_name(name.as_str()), || {
+            bad(at.clone(), name, Allowed::MetricName).with_quality(Quality::Name)
+        });
+        review.ensure(value.len() <= MAX_METRIC_LABEL, || {
+            bad(at, value.len(), Allowed::AtMost(MAX_METRIC_LABEL as u64))
+                .with_quality(Quality::Bytes)
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::admit::check_job;
     use crate::apply::fixture::{all, job};
     use crate::cron::schedule::Schedule;
-    use crate::scale::{CpuRange, RamRange, ScheduledMinimum};
+    use crate::name::Token;
+    use crate::scale::{CpuRange, MetricKind, RamRange, ScheduledMinimum};
     use crate::spec::TaskOverride;
+    use std::collections::BTreeMap;
 
     fn check(change: impl FnOnce(&mut JobSpec, &mut ScalePolicy), field: &str, allowed: &str) {
         let mut spec = job("jfoo", 2, 100);
@@ -142,6 +205,63 @@ mod tests {
         check(|_, p| p.schedule = rule(Span(1), 3), "", "");
         check(|_, p| p.schedule = rule(Span(0), 3), "scale.schedule[0].lasts", "1 ms or more");
         check(|_, p| p.schedule = rule(Span(1), 0), "scale.schedule[0].min", "1 to");
+    }
+
+    fn queue() -> MetricTarget {
+        MetricTarget {
+            name: Token::new("queue").unwrap(),
+            per_task: 5000,
+            kind: MetricKind::Value,
+            labels: BTreeMap::new(),
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut MetricTarget)) -> impl FnOnce(&mut JobSpec, &mut ScalePolicy) {
+        |_, p| {
+            p.metrics = Some(MetricSource::File("metrics.prom".into()));
+            p.target.metrics = vec![queue()];
+            change(&mut p.target.metrics[0]);
+        }
+    }
+
+    #[test]
+    fn numbers_of_tasks_have_names_amounts_and_a_place() {
+        let file = |path: &str| Some(MetricSource::File(path.into()));
+        check(with(|_| ()), "", "");
+        let of = "scale.target.metrics[0]";
+        check(with(|t| t.name = Token::new("a-b").unwrap()), &format!("{of}.name"), "letters");
+        check(with(|t| t.per_task = 0), &format!("{of}.per_task"), "1 to");
+        let label = |name: &str, bytes| (Token::new(name).unwrap(), "x".repeat(bytes));
+        check(with(|t| t.labels = [label("a", 128)].into()), "", "");
+        let labels = format!("{of}.labels");
+        let found = |label: &str, quality: &str| format!("{labels}.{label} ({quality})");
+        check(with(|t| t.labels = [label("a", 129)].into()), &found("a", "bytes"), "at most 128");
+        check(with(|t| t.labels = [label("a:b", 1)].into()), &found("a:b", "name"), "letters");
+        let nine = (0..9).map(|n| label(&format!("l{n}"), 1)).collect();
+        check(with(|t| t.labels = nine), &labels, "at most 8");
+        check(
+            |_, p| (p.metrics, p.target.metrics) = (file("m"), vec![queue(); 9]),
+            "scale.target.metrics",
+            "at most 8",
+        );
+        check(
+            |_, p| (p.metrics, p.target.metrics) = (file("m"), vec![queue(); 2]),
+            "scale.target.metrics[1].name",
+            "each series once",
+        );
+        check(|_, p| p.target.metrics = vec![queue()], "scale.metrics", "where tasks tell");
+        check(|_, p| p.metrics = file("../m"), "scale.metrics.file", "relative");
+        let http = |port, path: &str| Some(MetricSource::Http { port, path: path.into() });
+        check(|_, p| p.metrics = http(0, "/metrics"), "scale.metrics.http.port", "no port");
+        check(|_, p| p.metrics = http(0, "metrics"), "scale.metrics.http.path", "from / on");
+        check(
+            |s, p| {
+                s.task.ports = 1;
+                (p.metrics, p.target.metrics) = (http(0, "/metrics"), vec![queue()]);
+            },
+            "",
+            "",
+        );
     }
 
     #[test]

@@ -149,12 +149,23 @@ fn files(files: &BTreeMap<String, String>, review: &mut Review) {
     let bytes = files.iter().map(|(path, text)| path.len() + text.len()).sum();
     review.bytes_at_most(|| "task.files".into(), Quality::Bytes, bytes, MAX_TASK_TEXT);
     for path in files.keys() {
-        let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-        review.ensure(path.split('/').all(part) && !path.contains('\0'), || {
+        review.ensure(is_inside(path), || {
             let at = FieldPath::from("task.files").field(path);
             bad(at, format!("{path:?}"), Allowed::RelativePath).with_quality(Quality::Path)
         });
     }
+}
+
+fn is_inside(path: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    path.split('/').all(part) && !path.contains('\0')
+}
+
+/// A file of the task's folder.
+pub(super) fn files_path(field: &str, path: &str, review: &mut Review) {
+    review.ensure(is_inside(path) && path.len() <= MAX_PATTERN, || {
+        bad(field, format!("{path:?}"), Allowed::RelativePath)
+    });
 }
 
 fn isolation(task: &TaskSpec, review: &mut Review) {
@@ -241,17 +252,22 @@ fn health(check: &HealthCheck, task: &TaskSpec, review: &mut Review) {
             command_and_env("task.health.probe", words, &BTreeMap::new(), review);
         }
         Probe::Http { port, path } => {
-            let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
-            review.ensure(clean && path.len() <= MAX_PATTERN, || {
-                bad("task.health.probe.http.path", format!("{path:?}"), Allowed::HttpPath)
-            });
+            probe_path("task.health.probe.http.path", path, review);
             probe_port("task.health.probe.http.port", *port, task, review);
         }
         Probe::Tcp { port } => probe_port("task.health.probe.tcp.port", *port, task, review),
     }
 }
 
-fn probe_port(field: &str, port: u8, task: &TaskSpec, review: &mut Review) {
+/// What is asked for over HTTP.
+pub(super) fn probe_path(field: &str, path: &str, review: &mut Review) {
+    let clean = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic());
+    review.ensure(clean && path.len() <= MAX_PATTERN, || {
+        bad(field, format!("{path:?}"), Allowed::HttpPath)
+    });
+}
+
+pub(super) fn probe_port(field: &str, port: u8, task: &TaskSpec, review: &mut Review) {
     let Some(given) = ports(task, review) else { return };
     review.ensure(usize::from(port) < given, || {
         let allowed = match given.checked_sub(1) {

@@ -98,6 +98,7 @@ pub enum Listed {
     Model,
     Package,
     Domain,
+    Metric,
 }
 
 /// What may stand in the field. Its words are in `words/allowed.rs`. Answers are kept by number:
@@ -237,6 +238,10 @@ pub enum Allowed {
     NotScaled,
     /// A share of a limit, where there is no limit.
     NoneWithoutLimit,
+    /// A number, or a label of one, as programs tell it.
+    MetricName,
+    /// Where numbers are told that a job is scaled by.
+    MetricSource,
 }
 
 impl Allowed {

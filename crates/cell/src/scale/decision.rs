@@ -1,8 +1,10 @@
 //! A decision: the size that a rule wants, the size that is taken, and what stood in between.
 
+use crate::name::Token;
 use crate::spec::JobSpec;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// How many tasks, and what each may use.
 #[derive(
@@ -28,16 +30,18 @@ impl ScaleSize {
 }
 
 /// The measure that asked for a size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SignalName {
     Cpu,
     Ram,
+    /// A number that tasks tell.
+    Metric(Token),
 }
 
 /// The rule that set the size wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ScaleRule {
@@ -88,12 +92,18 @@ pub enum ScaleVeto {
     Advise,
     /// Its owner has resized it by hand.
     Manual,
+    /// Running tasks did not tell a number that they are scaled by.
+    NotTold { tasks: u32, of: u32 },
 }
 
 impl ScaleRule {
+    /// For programs: a word, and the name of the number after `metric`.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
+    pub fn code(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            ScaleRule::Target(SignalName::Metric(name)) => {
+                return Cow::Owned(format!("metric {name}"));
+            }
             ScaleRule::Steady => "steady",
             ScaleRule::Target(_) => "target",
             ScaleRule::Trend => "trend",
@@ -103,12 +113,12 @@ impl ScaleRule {
             ScaleRule::Bounds => "bounds",
             ScaleRule::Peak(_) => "peak",
             ScaleRule::OutOfMemory => "out-of-memory",
-        }
+        })
     }
 }
 
 impl ScaleVeto {
-    pub const ALL: [ScaleVeto; 11] = [
+    pub const ALL: [ScaleVeto; 12] = [
         ScaleVeto::Max,
         ScaleVeto::Quota,
         ScaleVeto::Step,
@@ -120,6 +130,7 @@ impl ScaleVeto {
         ScaleVeto::UpdateOpen,
         ScaleVeto::Advise,
         ScaleVeto::Manual,
+        ScaleVeto::NotTold { tasks: 1, of: 2 },
     ];
 
     #[must_use]
@@ -136,6 +147,7 @@ impl ScaleVeto {
             ScaleVeto::UpdateOpen => "update-open",
             ScaleVeto::Advise => "advise",
             ScaleVeto::Manual => "manual",
+            ScaleVeto::NotTold { .. } => "not-told",
         }
     }
 }
@@ -170,8 +182,12 @@ impl Decision {
     /// size is to be another one than it is.
     #[must_use]
     pub fn differs_from(&self, other: &Decision) -> bool {
+        // Not by how many tasks have not told a number: that is another one at any moment.
+        let codes = |decision: &Decision| -> Vec<&str> {
+            decision.vetoes.iter().map(|veto| veto.as_str()).collect()
+        };
         self.changes_size()
-            || (self.want, self.to, self.rule, &self.vetoes)
-                != (other.want, other.to, other.rule, &other.vetoes)
+            || (self.want, self.to, &self.rule) != (other.want, other.to, &other.rule)
+            || codes(self) != codes(other)
     }
 }

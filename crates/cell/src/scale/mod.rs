@@ -9,12 +9,14 @@
 
 mod decision;
 mod memory;
+pub mod metric;
 
 pub use decision::{Decision, ScaleRule, ScaleSize, ScaleVeto, SignalName};
 pub use memory::{
     BUCKET_MINUTES, BUCKETS_PER_DAY, DayLoad, HISTORY_DAYS, LoadPoint, MAX_NEED, PEAK_DAYS,
     PeakDay, RECENT_MINUTES, ScaleMemory,
 };
+pub use metric::{MetricKind, MetricSeries, MetricSource, MetricTarget, MetricsOrder, Untold};
 
 #[cfg(feature = "schema")]
 use crate::admit::{MAX_SPAN, MIN_RAM};
@@ -60,11 +62,14 @@ pub struct ScalePolicy {
     /// Only say what would be done. Left out: false.
     #[serde(default)]
     pub advise: bool,
+    /// Where tasks tell the numbers of `target.metrics`. `None`: they tell none.
+    #[serde(default)]
+    pub metrics: Option<MetricSource>,
 }
 
 /// What each task is to be used, on average over all. The measure that asks for the most tasks
 /// decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ScaleTarget {
@@ -74,6 +79,17 @@ pub struct ScaleTarget {
     /// Percent of the memory limit.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub ram: Option<u32>,
+    /// Numbers that tasks tell themselves. Left out: none.
+    #[cfg_attr(feature = "schema", schemars(length(max = metric::MAX_METRICS)))]
+    pub metrics: Vec<MetricTarget>,
+}
+
+impl ScaleTarget {
+    /// Nothing is measured.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cpu.is_none() && self.ram.is_none() && self.metrics.is_empty()
+    }
 }
 
 /// From each moment of the schedule on, for so long, there are at least so many tasks.
@@ -202,21 +218,30 @@ impl ScalePolicy {
             vertical: VerticalBounds::default(),
             pace: ScalePace::default(),
             advise: false,
+            metrics: None,
         }
     }
 
     /// What a load of a job with this spec is measured against.
     #[must_use]
     pub fn basis(&self, spec: &JobSpec) -> LoadBasis {
-        let ScaleTarget { cpu, ram } = self.target;
+        let ScaleTarget { cpu, ram, .. } = self.target;
         let limits = spec.task.limits;
         let (most_cpu, most_ram) =
             (self.vertical.cpu.map(|range| range.max), self.vertical.ram.map(|range| range.max));
         LoadBasis {
-            target: self.target,
+            target: self.target.clone(),
             cpu: cpu.map_or(0, |_| most_cpu.unwrap_or(limits.cpu)),
             ram: ram.map_or(0, |_| most_ram.unwrap_or(limits.ram)),
         }
+    }
+
+    /// What agents are to read of its tasks.
+    #[must_use]
+    pub fn metrics_order(&self) -> Option<MetricsOrder> {
+        let source = self.metrics.clone().filter(|_| !self.target.metrics.is_empty())?;
+        let series = self.target.metrics.iter().map(MetricTarget::series).collect();
+        Some(MetricsOrder { source, series })
     }
 
     /// The fewest tasks at `now`: `min`, or what the schedule says where that is more.
@@ -228,7 +253,7 @@ impl ScalePolicy {
 }
 
 /// What loads are measured against: those of another basis cannot be compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadBasis {
     pub target: ScaleTarget,

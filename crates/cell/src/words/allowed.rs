@@ -137,6 +137,8 @@ fn plain_words(allowed: &Allowed) -> &'static str {
         A::NoDaemonRuns => "tasks or alloc_set: a daemon has no end, so it has no next run",
         A::NotScaled => "none: gangs, alloc sets and daemons keep their size",
         A::NoneWithoutLimit => "none, because the task has no limit of it",
+        A::MetricName => "letters, digits, `_`, of names also `:`, no digit first",
+        A::MetricSource => "http or file, where tasks tell the numbers of target.metrics",
         A::NoneInsideSet => "none inside an alloc set: ask for it in the alloc set",
         A::PackageDigest => "64 digits 0-9 and a-f, as `cell package ls -o json` shows them",
         A::Program => "a program and its arguments, such as [\"sleep\", \"60\"]",
@@ -185,6 +187,7 @@ fn listed_name(listed: Listed) -> &'static str {
         Listed::Model => "model",
         Listed::Package => "package",
         Listed::Domain => "domain",
+        Listed::Metric => "series",
     }
 }
 

@@ -7,21 +7,28 @@ use crate::units::{Rounding, amount, pluralize};
 /// `2.5`, of thousandths of tasks.
 #[must_use]
 pub fn tasks(need: u32) -> String {
-    let text = format!("{}.{:03}", need / 1000, need % 1000);
+    thousandths(need.into())
+}
+
+/// The same of any number.
+#[must_use]
+pub fn thousandths(number: u64) -> String {
+    let text = format!("{}.{:03}", number / 1000, number % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[must_use]
-pub fn signal(name: SignalName) -> &'static str {
+pub fn signal(name: &SignalName) -> &str {
     match name {
         SignalName::Cpu => "cpu",
         SignalName::Ram => "memory",
+        SignalName::Metric(name) => name.as_str(),
     }
 }
 
 /// Why a size is wanted.
 #[must_use]
-pub fn rule(rule: ScaleRule) -> String {
+pub fn rule(rule: &ScaleRule) -> String {
     match rule {
         ScaleRule::Steady => "its size fits".into(),
         ScaleRule::Target(by) => format!("{} is off its target", signal(by)),
@@ -37,8 +44,11 @@ pub fn rule(rule: ScaleRule) -> String {
 
 /// What kept it from that size.
 #[must_use]
-pub fn veto(veto: ScaleVeto) -> &'static str {
-    match veto {
+pub fn veto(veto: ScaleVeto) -> String {
+    let text = match veto {
+        ScaleVeto::NotTold { tasks, of } => {
+            return format!("{tasks} of {} did not tell it", pluralize(u64::from(of), "task"));
+        }
         ScaleVeto::Max => "it has as many tasks as it may",
         ScaleVeto::Quota => "the quota of its owner has no room",
         ScaleVeto::Step => "one step is not longer",
@@ -50,7 +60,8 @@ pub fn veto(veto: ScaleVeto) -> &'static str {
         ScaleVeto::UpdateOpen => "an update is open",
         ScaleVeto::Advise => "its policy asks for advice alone",
         ScaleVeto::Manual => "it is sized by hand",
-    }
+    };
+    text.to_owned()
 }
 
 /// `5 tasks of 0.5 cores and 1 GiB`.
@@ -74,16 +85,26 @@ fn change(from: ScaleSize, to: ScaleSize) -> String {
 #[must_use]
 pub fn decision(decision: &Decision) -> String {
     let Decision { from, want, to, .. } = decision;
-    let why = rule(decision.rule);
-    let held: Vec<&str> = decision.vetoes.iter().map(|held| veto(*held)).collect();
+    let why = rule(&decision.rule);
+    let held: Vec<String> = decision.vetoes.iter().map(|held| veto(*held)).collect();
     let held = if held.is_empty() { String::new() } else { format!(", but {}", held.join(", ")) };
     if from != to {
         format!("is scaled {}, because {why}{held}", change(*from, *to))
+    } else if let (Some(by), true) = (unknown(decision), from == want) {
+        let held = held.trim_start_matches(", but ");
+        format!("keeps its size; what {by} asks for is not known: {held}")
     } else if from != want {
         format!("keeps its size; it would go {}, because {why}{held}", change(*from, *want))
     } else {
         format!("keeps its size, because {why}{held}")
     }
+}
+
+/// What was not told by all, where that is why the size stays.
+fn unknown(decision: &Decision) -> Option<&str> {
+    let ScaleRule::Target(by) = &decision.rule else { return None };
+    let untold = |veto: &ScaleVeto| matches!(veto, ScaleVeto::NotTold { .. });
+    decision.vetoes.iter().any(untold).then(|| signal(by))
 }
 
 /// The same in codes, for history.
@@ -97,7 +118,7 @@ pub fn detail(decision: &Decision) -> String {
     if from.ram != to.ram {
         text.push_str(&format!(", ram {} to {}", from.ram, to.ram));
     }
-    text.push_str(&format!(", rule {}, want {}", decision.rule.as_str(), want.count));
+    text.push_str(&format!(", rule {}, want {}", decision.rule.code(), want.count));
     if !decision.vetoes.is_empty() {
         let vetoes: Vec<&str> = decision.vetoes.iter().map(|veto| veto.as_str()).collect();
         text.push_str(&format!(", vetoed by {}", vetoes.join(" ")));
@@ -108,6 +129,7 @@ pub fn detail(decision: &Decision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Token;
     use crate::time::Time;
 
     #[test]
@@ -132,6 +154,13 @@ mod tests {
         let want = "keeps its size; it would go from 2 to 3 tasks, because its load rises, but \
                     its policy asks for advice alone";
         assert_eq!(decision(&kept), want);
+        let by = SignalName::Metric(Token::new("queue").unwrap());
+        let by_metric = made(2, 4, 4, ScaleRule::Target(by.clone()), &[]);
+        assert_eq!(detail(&by_metric), "2 to 4 tasks, rule metric queue, want 4");
+        let untold = [ScaleVeto::NotTold { tasks: 1, of: 2 }];
+        let frozen = made(2, 2, 2, ScaleRule::Target(by), &untold);
+        let want = "keeps its size; what queue asks for is not known: 1 of 2 tasks did not tell it";
+        assert_eq!(decision(&frozen), want);
         let steady = made(2, 2, 2, ScaleRule::Steady, &[]);
         assert_eq!(decision(&steady), "keeps its size, because its size fits");
         assert_eq!(

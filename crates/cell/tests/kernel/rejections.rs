@@ -148,6 +148,8 @@ fn allowed_of_jobs() -> Vec<Allowed> {
         Allowed::NoDaemonRuns,
         Allowed::NotScaled,
         Allowed::NoneWithoutLimit,
+        Allowed::MetricName,
+        Allowed::MetricSource,
         Allowed::PackageDigest,
         Allowed::Program,
         Allowed::ProbeProgram,

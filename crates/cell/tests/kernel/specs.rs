@@ -14,7 +14,7 @@ use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
-use cellwright_cell::scale::ScalePolicy;
+use cellwright_cell::scale::{MetricKind, MetricSource, MetricTarget, ScalePolicy};
 use cellwright_cell::spec::{
     Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
@@ -168,6 +168,15 @@ fn policies(spec: &mut JobSpec, draw: &mut Draw) {
         let min = 1 + own.below(3) as u32;
         let mut policy = ScalePolicy::between(min, min + own.below(4) as u32);
         policy.advise = own.one_in(6);
+        if own.one_in(3) {
+            policy.target.metrics = vec![MetricTarget {
+                name: cellwright_cell::name::Token::new("queue").expect("a token"),
+                per_task: 1 + own.below(5000),
+                kind: if own.one_in(2) { MetricKind::Rate } else { MetricKind::Value },
+                labels: Default::default(),
+            }];
+            policy.metrics = Some(MetricSource::File("queue".into()));
+        }
         spec.scale = Some(policy);
     }
     spec.restart.restart_on_success = draw.one_in(3);

@@ -6,14 +6,16 @@ use super::target::{TargetArg, parse_target};
 use crate::args::{OutputArgs, WatchArgs};
 use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
+use crate::format::pluralize;
 use crate::output::{Output, print_json, print_prose};
 use crate::runtime::block_on;
 use crate::table::wrap;
 use crate::{format, table};
 use cellwright_api::client::ChangeOptions;
-use cellwright_api::types::ScaleView;
-use cellwright_cell::scale::{ScaleMode, ScaleSize};
-use cellwright_cell::words::scaling::size as size_text;
+use cellwright_api::types::{ScaleView, ToldNumber};
+use cellwright_cell::name::Token;
+use cellwright_cell::scale::{MetricKind, ScaleMode, ScaleSize};
+use cellwright_cell::words::scaling::{size as size_text, thousandths};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -99,7 +101,7 @@ fn render(view: &ScaleView) -> String {
         vetoes,
     ]];
     let header = ["mode", "min", "max", "now", "want", "rule", "vetoed by"];
-    let mut out = table::render(&header, &rows);
+    let mut out = table::render_with_text_from(&header, &rows, header.len() - 2);
     out.push('\n');
     out.push_str(&wrap("", "  ", &format!("{}.", view.text)));
     if limits(view.now_size) != limits(view.want_size) {
@@ -110,10 +112,45 @@ fn render(view: &ScaleView) -> String {
         let need = cellwright_cell::words::scaling::tasks(need);
         out.push_str(&format!("measured {}: it needed {need} tasks\n", format::utc(at)));
     }
+    out.push_str(&numbers(view));
     if view.mode == ScaleMode::Manual {
         out.push_str(&format!("next: cell scale {} --auto\n", view.job));
     }
     out
+}
+
+/// What its tasks told last, if it is scaled by that.
+fn numbers(view: &ScaleView) -> String {
+    if view.numbers.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = view.numbers.iter().map(number_row).collect();
+    let header = ["number", "per task", "told", "told by"];
+    let mut out = format!("\n{}", table::render_with_text_column(&header, &rows));
+    if view.refused > 0 {
+        let readings = pluralize(view.refused, "reading");
+        let text = format!("{readings} refused: no number from 0 on, more than 1 MiB, or a link.");
+        out.push_str(&wrap("", "  ", &text));
+    }
+    out
+}
+
+fn number_row(number: &ToldNumber) -> Vec<String> {
+    let series = &number.series;
+    let label = |(name, value): (&Token, &String)| format!("{name}={value:?}");
+    let labels: Vec<String> = series.labels.iter().map(label).collect();
+    let labels = match &labels[..] {
+        [] => String::new(),
+        some => format!("{{{}}}", some.join(",")),
+    };
+    let rate = if series.kind == MetricKind::Rate { "/s" } else { "" };
+    let told = if number.by == 0 { "-".into() } else { thousandths(number.told) };
+    vec![
+        format!("{}{labels}{rate}", series.name),
+        thousandths(number.per_task),
+        told,
+        format!("{} of {}", number.by, pluralize(u64::from(number.of), "task")),
+    ]
 }
 
 fn limits(size: ScaleSize) -> (u64, u64) {

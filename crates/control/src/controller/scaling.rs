@@ -72,7 +72,7 @@ fn has_more(decision: &Decision) -> bool {
 fn is_due(row: &Row, now: Time) -> bool {
     let memory = &row.memory;
     let last = memory.grown_at.max(memory.shrunk_at).max(memory.limits_at);
-    let measured = row.measured.is_some_and(|measured| measured.at > last);
+    let measured = row.measured.as_ref().is_some_and(|measured| measured.at > last);
     last == Time::ZERO || measured || now >= last.plus(Span(MINUTE))
 }
 
@@ -99,7 +99,7 @@ pub fn decision(
     // The same decision of a minute is the same command.
     let minute = Time(now.0 - now.0 % MINUTE);
     Some(decide(&Situation {
-        now: minute.max(row.measured.map_or(Time::ZERO, |measured| measured.at)),
+        now: minute.max(row.measured.as_ref().map_or(Time::ZERO, |measured| measured.at)),
         policy,
         mode,
         size: ScaleSize::of(spec),
@@ -107,12 +107,13 @@ pub fn decision(
         failing: u32::try_from(failing).unwrap_or(u32::MAX),
         update_open: job.update.is_some() && !job.update_is_complete(load),
         memory: &row.memory,
-        measured: row.measured.map(|measured| Measured {
+        measured: row.measured.as_ref().map(|measured| Measured {
             at: measured.at,
-            by: measured.by,
+            by: measured.by.clone(),
             need: measured.need,
             missing: measured.missing,
         }),
+        untold: row.untold.as_ref(),
         room: quota_left(state, job, spec, now),
     }))
 }

@@ -94,6 +94,7 @@ fn report() -> AgentReport {
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
         book: Default::default(),
+        numbers: Vec::new(),
     }
 }
 

@@ -70,6 +70,7 @@ async fn poll_agent(cell: &Cell, number: u64, resource_pressure: Vec<ResourcePre
         resource_pressure,
         wall: cellwright_identity::clock::wall(),
         book: Default::default(),
+        numbers: Vec::new(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap();

@@ -36,6 +36,7 @@ async fn poll(cell: &Cell, number: u64, orders_digest: u64) -> AgentOrders {
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
         book: Default::default(),
+        numbers: Vec::new(),
     };
     let agent = cell.client(Some(&Caller::Agent(name("m7"))));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap()

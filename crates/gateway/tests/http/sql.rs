@@ -168,6 +168,7 @@ async fn report_usage(
         resource_pressure: vec![],
         wall: cellwright_identity::clock::wall(),
         book: UsageReport { book: 5, closed: closed.to_vec(), open: Some(open.to_vec()) },
+        numbers: Vec::new(),
     };
     let agent = cell.client(Some(&Caller::Agent(Name::new("m1").unwrap())));
     within(agent.poll(&cell.address, &report, Span(0))).await.unwrap().usage_recorded

@@ -228,6 +228,7 @@ mod tests {
             resource_pressure: Vec::new(),
             wall,
             book: UsageReport { book, closed, open: Some(vec![entry(0)]) },
+            numbers: Vec::new(),
         }
     }
 

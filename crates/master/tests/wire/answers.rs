@@ -30,7 +30,13 @@ fn work() -> Value {
         "max_run": 15, "files": { "d": "e" }, "user": "f",
         "logs": { "file_bytes": 16, "files": 17, "rate": 18 }, "isolation": {},
         "secrets": { "g": "h" },
+        "metrics": { "source": { "file": "i" }, "series": [series()] },
     })
+}
+
+/// A number that tasks tell.
+fn series() -> Value {
+    json!({ "name": "queue", "kind": "rate", "labels": { "j": "k" } })
 }
 
 fn agent(samples: &mut Samples) {
@@ -92,6 +98,7 @@ fn replicas(samples: &mut Samples) {
     });
     let written = json!({ "cursor": { "log_id": 6, "up_to": 7 }, "rows": [row], "more": true });
     let used = json!({ "task": 8, "attempt": 9, "used": amount() });
+    let told = json!({ "task": 8, "attempt": 9, "told": [[series(), 26]], "refused": 27 });
     let refused = json!({
         "machine": "m1", "reason": "r", "next": "n", "lasted": 10, "age": 11,
     });
@@ -112,7 +119,7 @@ fn replicas(samples: &mut Samples) {
         ("Raft", json!({ "DiskSpace": { "free": 12, "reserve": 13 } })),
         ("WrongLog", json!("why")),
         ("Forwarded", json!(true)),
-        ("Usage", json!([{ "machine": 14, "age": 15, "tasks": [used] }])),
+        ("Usage", json!([{ "machine": 14, "age": 15, "tasks": [used], "numbers": [told] }])),
         ("PastUsage", json!({ "written": written, "unwritten": [] })),
         ("Records", json!({ "records": [[16, 17, [18]]], "upto": 19 })),
         ("RejectedPolls", json!([refused])),

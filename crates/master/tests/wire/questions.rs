@@ -66,6 +66,10 @@ fn agent(samples: &mut Samples) {
         "usage": [{ "task": 10, "attempt": 11, "used": amount() }],
         "resource_pressure": [{ "dimension": "cpu", "lasted": 14, "requested": 15 }], "wall": 16,
         "book": { "book": 29, "closed": [entry], "open": [entry] },
+        "numbers": [{
+            "task": 10, "attempt": 11, "refused": 30,
+            "told": [[{ "name": "queue", "kind": "value", "labels": { "a": "b" } }, 31]],
+        }],
     });
     samples.one::<AgentReport>("sample", report);
     let holders = json!({ "machine": "m1", "digest": "ab", "task": 3 });

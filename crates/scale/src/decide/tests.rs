@@ -32,6 +32,7 @@ fn case(count: u32, need: u32) -> Case {
         update_open: false,
         memory: Box::leak(Box::<ScaleMemory>::default()),
         measured: Some(measured),
+        untold: None,
         room: None,
     };
     Case { policy, memory, situation }
@@ -48,7 +49,7 @@ impl Case {
     #[track_caller]
     fn check(&self, want: u32, to: u32, rule: ScaleRule, vetoes: &[ScaleVeto]) {
         let found = self.decide();
-        let counts = (found.want.count, found.to.count, found.rule, &found.vetoes[..]);
+        let counts = (found.want.count, found.to.count, found.rule.clone(), &found.vetoes[..]);
         assert_eq!(counts, (want, to, rule, vetoes), "{found:?}");
     }
 }
@@ -99,15 +100,36 @@ fn a_job_shrinks_to_the_most_of_the_last_minutes() {
 #[test]
 fn what_is_not_measured_does_not_shrink() {
     let mut case = case(6, 2000);
-    case.situation.measured = case.situation.measured.map(|m| Measured { missing: 2, ..m });
+    case.situation.measured = case.situation.measured.take().map(|m| Measured { missing: 2, ..m });
     case.check(4, 4, BY_CPU, &[]);
-    case.situation.measured = case.situation.measured.map(|m| Measured { missing: 9, ..m });
+    case.situation.measured = case.situation.measured.take().map(|m| Measured { missing: 9, ..m });
     case.check(6, 6, ScaleRule::Steady, &[]);
     let old = Time(NOW.0 - STALE.0 - 1);
-    case.situation.measured = case.situation.measured.map(|m| Measured { at: old, ..m });
+    case.situation.measured = case.situation.measured.take().map(|m| Measured { at: old, ..m });
     case.check(6, 6, ScaleRule::Steady, &[ScaleVeto::NotMeasured]);
     case.situation.measured = None;
     case.check(6, 6, ScaleRule::Steady, &[ScaleVeto::NotMeasured]);
+}
+
+#[test]
+fn a_number_that_is_not_told_is_not_zero() {
+    let queue = cellwright_cell::name::Token::new("queue").unwrap();
+    let untold: &'static Untold =
+        Box::leak(Box::new(Untold { metric: queue.clone(), tasks: 1, of: 6 }));
+    let rule = ScaleRule::Target(SignalName::Metric(queue));
+    let veto = [ScaleVeto::NotTold { tasks: 1, of: 6 }];
+    let mut few = case(6, 2000);
+    few.situation.untold = Some(untold);
+    few.check(6, 6, rule.clone(), &veto);
+    // What is known already asks for more.
+    let mut more = case(6, 9000);
+    more.situation.untold = Some(untold);
+    more.check(9, 9, BY_CPU, &[]);
+    few.situation.measured = None;
+    few.check(6, 6, rule, &veto);
+    let mut too_few = case(1, 100);
+    too_few.situation.untold = Some(untold);
+    too_few.check(2, 2, ScaleRule::Bounds, &[]);
 }
 
 #[test]
@@ -191,7 +213,7 @@ fn noons(case: &mut Case, until: u64) {
     }
     let now = Time(until * MINUTE);
     case.situation.now = now;
-    case.situation.measured = case.situation.measured.map(|m| Measured { at: now, ..m });
+    case.situation.measured = case.situation.measured.take().map(|m| Measured { at: now, ..m });
 }
 
 #[test]
@@ -219,7 +241,7 @@ fn limits_of_memory_follow_peaks_beside_the_number_of_tasks() {
     assert_eq!((found.to.count, found.to.ram), (4, gib * 5 / 4));
     assert_eq!(found.rule, ScaleRule::OutOfMemory);
     // Both at once: each has its own measure.
-    case.situation.measured = case.situation.measured.map(|m| Measured { need: 8000, ..m });
+    case.situation.measured = case.situation.measured.take().map(|m| Measured { need: 8000, ..m });
     let found = case.decide();
     assert_eq!((found.to.count, found.to.ram, found.rule), (8, gib * 5 / 4, BY_CPU));
 }
@@ -248,7 +270,7 @@ proptest! {
         case.situation.update_open = update_open;
         case.situation.mode =
             [ScaleMode::Auto, ScaleMode::Advise, ScaleMode::Manual][usize::from(mode)];
-        case.situation.measured = case.situation.measured.map(|m| Measured { missing, ..m });
+        case.situation.measured = case.situation.measured.take().map(|m| Measured { missing, ..m });
         case.situation.room = room.map(|cpu| Resources::new(cpu, 1 << 40, 0, 0));
         let found = case.decide();
         prop_assert_eq!(&found, &case.decide());

@@ -55,7 +55,7 @@ impl Sizer for Rules {
         if !seen.step.is_multiple_of(STEPS_PER_MINUTE) {
             return size;
         }
-        let usage = Usage { tasks: ready, cpu: used, ram: 0 };
+        let usage = Usage { tasks: ready, cpu: used, ..Usage::default() };
         let measured = largest(&signals(&self.policy, size, &usage)).map(|(by, need)| {
             self.memory.remember_need(now, need);
             Measured { at: now, by, need, missing: size.count.saturating_sub(ready) }
@@ -70,6 +70,7 @@ impl Sizer for Rules {
             update_open: false,
             memory: &self.memory,
             measured,
+            untold: None,
             room: None,
         });
         if decision.changes_size() {

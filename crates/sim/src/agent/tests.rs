@@ -119,6 +119,25 @@ fn usage_is_reported_as_the_seed_draws_it_and_again_the_same() {
 }
 
 #[test]
+fn a_task_tells_the_cores_that_it_uses_where_it_is_asked_for_a_number() {
+    let order_of = json!({
+        "source": { "file": "numbers" },
+        "series": [{ "name": "queue", "kind": "value", "labels": {} }],
+    });
+    let metrics = serde_json::from_value(order_of).unwrap();
+    let mut agent = agent(Profile::new(1));
+    let asked = RunSpec { metrics, ..work(&["serve"]) };
+    agent.apply_orders(answer(1, vec![order(1, asked), order(2, work(&["serve"]))]), 0, 0);
+    run_until(&mut agent, 40_000);
+    assert_eq!(agent.report(true, Time::ZERO, 40_000).numbers, [], "nothing is known yet");
+    run_until(&mut agent, 50_000);
+    let report = agent.report(true, Time::ZERO, 50_000);
+    let [told] = &report.numbers[..] else { panic!("{:?}", report.numbers) };
+    let numbers: Vec<u64> = told.told.iter().map(|(_, number)| *number).collect();
+    assert_eq!((told.task, numbers), (TaskId(1), vec![report.usage[0].used.cpu]));
+}
+
+#[test]
 fn who_is_over_its_limit_of_memory_is_killed_by_the_control_loops() {
     let mut agent = agent(Profile::new(1));
     agent.apply_orders(answer(1, vec![order(1, work(&["sim", "use", "10", "120"]))]), 0, 0);

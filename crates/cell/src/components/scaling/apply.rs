@@ -34,18 +34,20 @@ impl Context<'_> {
                 row.basis = basis;
                 row.memory.forget_load();
             }
-            row.measured = load.need.map(|(by, need)| {
-                let need = need.min(MAX_NEED);
+            row.measured = load.need.as_ref().map(|(by, need)| {
+                let (by, need) = (by.clone(), (*need).min(MAX_NEED));
                 MeasuredNeed { at: now, by, need, missing: load.missing }
             });
-            if let Some((_, need)) = load.need {
-                row.memory.remember_need(now, need);
+            row.untold.clone_from(&load.untold);
+            // A part of what was needed is nothing to compare later needs with.
+            if let (Some((_, need)), None) = (&load.need, &load.untold) {
+                row.memory.remember_need(now, *need);
             }
             row.memory.remember_peak(now, load.peak_cpu, load.peak_ram, load.oom_limit);
         });
         let is_new = self.state.scaling_of(load.job).map(|(_, row)| row) != known.as_ref();
         if is_new {
-            let change = ScalingChange::Measured { need: load.need };
+            let change = ScalingChange::Measured { need: load.need.clone() };
             self.scaling_event(id, load.job, change, Reason::Measured);
         }
         is_new
@@ -152,6 +154,7 @@ impl Context<'_> {
             memory: ScaleMemory::default(),
             measured: None,
             decision: None,
+            untold: None,
         }))
     }
 

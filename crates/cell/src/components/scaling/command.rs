@@ -5,11 +5,11 @@ use crate::apply::authorize::{Rights, UserRight};
 use crate::components::ComponentCommand;
 use crate::id::JobId;
 use crate::name::JobKey;
-use crate::scale::{Decision, SignalName};
+use crate::scale::{Decision, SignalName, Untold};
 use serde::{Deserialize, Serialize};
 
 /// What one job used in a minute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobLoad {
@@ -24,6 +24,10 @@ pub struct JobLoad {
     pub peak_ram: u64,
     /// The largest limit at which a task was killed for want of memory, in bytes; 0: none was.
     pub oom_limit: u64,
+    /// The number that was told by the fewest tasks, unless all told all: `need` is no more than
+    /// a part then.
+    #[serde(default)]
+    pub untold: Option<Untold>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

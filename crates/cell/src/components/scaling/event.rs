@@ -55,7 +55,8 @@ impl ComponentEvent for Event {
     fn label_and_detail(&self) -> (&'static str, Option<String>) {
         match &self.change {
             ScalingChange::Measured { need } => {
-                ("measured", need.map(|(_, need)| format!("need {}", words::scaling::tasks(need))))
+                let text = |(_, need): &(_, u32)| format!("need {}", words::scaling::tasks(*need));
+                ("measured", need.as_ref().map(text))
             }
             ScalingChange::Decided { decision } => {
                 let label = if decision.changes_size() { "scaled" } else { "decided" };
@@ -77,7 +78,7 @@ impl ComponentEvent for Event {
         match &self.change {
             ScalingChange::Measured { need: None } => "was not measured".into(),
             ScalingChange::Measured { need: Some((by, need)) } => {
-                let (by, need) = (words::scaling::signal(*by), words::scaling::tasks(*need));
+                let (by, need) = (words::scaling::signal(by), words::scaling::tasks(*need));
                 format!("needs {need} tasks by {by}")
             }
             ScalingChange::Decided { decision } => words::scaling::decision(decision),

@@ -9,9 +9,10 @@ use crate::wire::{Pins, every_variant, one};
 use cellwright_cell::command;
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::id::JobId;
-use cellwright_cell::name::Name;
+use cellwright_cell::name::{Name, Token};
 use cellwright_cell::scale::{
-    Decision, ScalePolicy, ScaleRule, ScaleSize, ScaleVeto, ScheduledMinimum, SignalName,
+    Decision, MetricKind, MetricSource, MetricTarget, ScalePolicy, ScaleRule, ScaleSize, ScaleVeto,
+    ScheduledMinimum, SignalName, Untold,
 };
 use cellwright_cell::scaling::{Command, Event, JobLoad, ScalingChange, ScalingId};
 use cellwright_cell::state::State;
@@ -25,6 +26,7 @@ pub fn commands() -> Vec<Command> {
         peak_cpu: 400,
         peak_ram: 1 << 20,
         oom_limit: 1 << 21,
+        untold: Some(untold()),
     };
     vec![
         Command::Measure { loads: vec![load] },
@@ -44,6 +46,14 @@ pub fn events() -> Vec<Event> {
         ScalingChange::Forgotten,
     ];
     changes.map(|change| Event { scaling: ScalingId(1), job: JobId(3), change }).to_vec()
+}
+
+fn untold() -> Untold {
+    Untold { metric: metric(), tasks: 1, of: 2 }
+}
+
+fn metric() -> Token {
+    Token::new("requests_total").expect("a token")
 }
 
 fn decision() -> Decision {
@@ -69,7 +79,7 @@ pub fn pin(pins: &mut Pins) {
     let by = SignalName::Cpu;
     let rules = [
         ScaleRule::Steady,
-        ScaleRule::Target(by),
+        ScaleRule::Target(by.clone()),
         ScaleRule::Trend,
         ScaleRule::Swing,
         ScaleRule::SameTimeEarlier,
@@ -80,7 +90,11 @@ pub fn pin(pins: &mut Pins) {
     ];
     every_variant(pins, "ScaleRule", &rules);
     every_variant(pins, "ScaleVeto", &ScaleVeto::ALL);
-    every_variant(pins, "SignalName", &[SignalName::Cpu, SignalName::Ram]);
+    every_variant(
+        pins,
+        "SignalName",
+        &[SignalName::Cpu, SignalName::Ram, SignalName::Metric(metric())],
+    );
     let mut policy = ScalePolicy::between(2, 9);
     policy.target.cpu = Some(60);
     policy.schedule.push(ScheduledMinimum {
@@ -88,7 +102,17 @@ pub fn pin(pins: &mut Pins) {
         lasts: Span::seconds(3600),
         min: 4,
     });
+    policy.target.metrics.push(MetricTarget {
+        name: metric(),
+        per_task: 100_500,
+        kind: MetricKind::Rate,
+        labels: [(Token::new("code").expect("a token"), "200".to_owned())].into(),
+    });
+    policy.metrics = Some(MetricSource::File("metrics.prom".into()));
     one(pins, "ScalePolicy", &policy);
+    let http = MetricSource::Http { port: 1, path: "/metrics".into() };
+    every_variant(pins, "MetricSource", &[http, MetricSource::File("metrics.prom".into())]);
+    every_variant(pins, "MetricKind", &[MetricKind::Value, MetricKind::Rate]);
 }
 
 pub fn owner(command: &Command) -> Option<Name> {
@@ -122,6 +146,7 @@ fn load(job: JobId, draw: &mut Draw) -> JobLoad {
         peak_cpu: draw.below(9),
         peak_ram: draw.below(9),
         oom_limit: if draw.one_in(4) { draw.below(9) } else { 0 },
+        untold: draw.one_in(4).then(untold),
     }
 }
 
@@ -142,7 +167,8 @@ pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Comman
             let (job, need) = (JobId(number(job)? as u32), number(need)? as u32);
             let need = Some((SignalName::Cpu, need));
             let (peak_cpu, peak_ram) = (0, 0);
-            let load = JobLoad { job, need, missing: 0, peak_cpu, peak_ram, oom_limit: 0 };
+            let (missing, oom_limit, untold) = (0, 0, None);
+            let load = JobLoad { job, need, missing, peak_cpu, peak_ram, oom_limit, untold };
             Command::Measure { loads: vec![load] }
         }
         ("scale", [job, from, to, limits, at]) => {

@@ -21,7 +21,7 @@ pub use event::{Event, ScalingChange};
 pub(crate) use table::Tables;
 
 use crate::id::JobId;
-use crate::scale::{Decision, LoadBasis, ScaleMemory, SignalName};
+use crate::scale::{Decision, LoadBasis, ScaleMemory, SignalName, Untold};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ cellwright_rows::id!(
 );
 
 /// What was measured last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MeasuredNeed {
     pub at: Time,
@@ -56,4 +56,7 @@ pub struct Scaling {
     pub measured: Option<MeasuredNeed>,
     /// The last one that said something new.
     pub decision: Option<Decision>,
+    /// What was not told by all tasks when it was measured last.
+    #[serde(default)]
+    pub untold: Option<Untold>,
 }

@@ -5,7 +5,12 @@ use super::*;
 use cellwright_cell::command::{Done, Verdict};
 use cellwright_cell::components;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::scale::{ScaleRule, ScaleVeto, ScheduledMinimum};
+use cellwright_cell::name::Token;
+use cellwright_cell::scale::{
+    MetricKind, MetricSeries, MetricSource, MetricTarget, ScaleRule, ScaleVeto, ScheduledMinimum,
+    SignalName,
+};
+use std::collections::BTreeMap;
 
 /// `jfoo` of two tasks of ten each, scaled between one and eight by half of its CPU.
 fn scaled(change: impl FnOnce(&mut ScalePolicy)) -> JobSpec {
@@ -39,7 +44,7 @@ fn minute(cell: &mut Cell, feed: &mut LoadFeed, each: u64) -> Vec<(Command, Verd
     cell.now += MINUTE;
     let used = |_: MachineId, _: TaskId, _: u32| Some(Resources::new(each, 5, 0, 0));
     for _ in 0..4 {
-        feed.sample(&cell.state, used);
+        feed.sample(&cell.state, used, |_, _, _, _| None);
     }
     for command in feed.report(&cell.state, Time(cell.now)) {
         cell.ok(command);
@@ -142,12 +147,89 @@ fn what_is_not_reported_is_missing() {
     let mut cell = cell(|_| ());
     let mut feed = LoadFeed::default();
     let only = |_: MachineId, task: TaskId, _: u32| (task.0 == 0).then(|| all(4));
-    feed.sample(&cell.state, only);
+    feed.sample(&cell.state, only, |_, _, _, _| None);
     let commands = feed.report(&cell.state, Time(cell.now));
     let [Command::Component(_)] = &commands[..] else { panic!("{commands:?}") };
     cell.ok(commands[0].clone());
     let row = cell.state.scaling_of(JobId(0)).unwrap().1;
-    assert_eq!(row.measured.map(|last| (last.need, last.missing)), Some((800, 1)));
+    assert_eq!(row.measured.as_ref().map(|last| (last.need, last.missing)), Some((800, 1)));
     assert_eq!(row.memory.peaks.last().map(|day| (day.cpu, day.ram)), Some((4, 4)));
     assert!(feed.report(&cell.state, Time(cell.now)).is_empty(), "it was reported");
+}
+
+/// `jfoo` scaled by a number alone, of which each task is meant for ten.
+fn by_number() -> (Cell, LoadFeed) {
+    let cell = cell(|policy| {
+        policy.target.cpu = None;
+        policy.target.metrics = vec![MetricTarget {
+            name: Token::new("queue").unwrap(),
+            per_task: 10_000,
+            kind: MetricKind::Value,
+            labels: BTreeMap::new(),
+        }];
+        policy.metrics = Some(MetricSource::File("queue".into()));
+    });
+    (cell, LoadFeed::default())
+}
+
+/// A minute in which each task tells what `told` says of it in each of four samples.
+fn minute_of_numbers(
+    cell: &mut Cell,
+    feed: &mut LoadFeed,
+    told: impl Fn(u32, TaskId) -> Option<u64>,
+) {
+    cell.now += MINUTE;
+    for sample in 0..4 {
+        let number = |_: MachineId, task: TaskId, _: u32, series: &MetricSeries| {
+            assert_eq!(series.name.as_str(), "queue");
+            told(sample, task)
+        };
+        let used = |_: MachineId, _: TaskId, _: u32| Some(Resources::new(1, 1, 0, 0));
+        feed.sample(&cell.state, used, number);
+    }
+    for command in feed.report(&cell.state, Time(cell.now)) {
+        cell.ok(command);
+    }
+    for _ in 0..8 {
+        cell.control();
+        cell.place_and_start();
+    }
+}
+
+#[test]
+fn a_number_that_tasks_tell_sizes_the_job_and_is_named() {
+    let (mut cell, mut feed) = by_number();
+    let by = || ScaleRule::Target(SignalName::Metric(Token::new("queue").unwrap()));
+    minute_of_numbers(&mut cell, &mut feed, |_, _| Some(25_000));
+    assert_eq!((count(&cell), last(&cell).rule), (5, by()));
+    minute_of_numbers(&mut cell, &mut feed, |_, _| Some(10_000));
+    assert_eq!(count(&cell), 5);
+    // One of them falls silent: what it has to do is not known, and not nothing.
+    for _ in 0..30 {
+        minute_of_numbers(&mut cell, &mut feed, |_, task| (task.0 > 0).then_some(100));
+    }
+    let frozen = last(&cell);
+    assert_eq!((count(&cell), frozen.rule), (5, by()));
+    assert_eq!(frozen.vetoes, [ScaleVeto::NotTold { tasks: 1, of: 5 }]);
+    for _ in 0..30 {
+        minute_of_numbers(&mut cell, &mut feed, |_, _| None);
+    }
+    assert_eq!(count(&cell), 5);
+    let row = cell.state.scaling_of(JobId(0)).unwrap().1;
+    assert_eq!(row.measured, None);
+    assert_eq!(row.untold.as_ref().map(|untold| (untold.tasks, untold.of)), Some((5, 5)));
+    // Told again, of which one sample of a minute is enough.
+    for _ in 0..30 {
+        minute_of_numbers(&mut cell, &mut feed, |sample, _| (sample == 2).then_some(100));
+    }
+    assert_eq!(count(&cell), 1);
+}
+
+#[test]
+fn a_part_of_what_is_told_may_ask_for_more() {
+    let (mut cell, mut feed) = by_number();
+    minute_of_numbers(&mut cell, &mut feed, |_, task| (task.0 == 0).then_some(40_000));
+    assert_eq!(count(&cell), 4);
+    let row = cell.state.scaling_of(JobId(0)).unwrap().1;
+    assert!(row.memory.recent.is_empty(), "a part is nothing to remember: {row:?}");
 }

@@ -84,6 +84,7 @@ mod tests {
         book.record_report(
             row.machine().unwrap(),
             vec![TaskUsage { task, attempt: row.attempt, used }],
+            vec![],
         );
         let runs = text_of(&book.read(), "jfoo");
         let sure = "starting: it runs on m0 and has not passed its health check yet: test -e up, \

@@ -34,6 +34,7 @@ fn measure(need: u32) -> scaling::Command {
         peak_cpu: 7,
         peak_ram: 8,
         oom_limit: 0,
+        untold: None,
     };
     scaling::Command::Measure { loads: vec![load] }
 }
@@ -71,7 +72,7 @@ fn a_job_is_measured_and_sized_and_says_why() {
     assert_eq!(cell.ok(unknown), Done::Unchanged);
     assert_eq!(cell.ok(measure(4000)), Done::Applied);
     assert_eq!(cell.event_lines, ["ubar/jfoo needs 4 tasks by cpu: what it uses was measured"]);
-    assert_eq!(row(&cell).measured.map(|last| last.need), Some(4000));
+    assert_eq!(row(&cell).measured.as_ref().map(|last| last.need), Some(4000));
     let grow = decide(&cell, 4);
     assert_eq!(cell.ok(grow.clone()), Done::Applied);
     assert_eq!(count(&cell), 4);
