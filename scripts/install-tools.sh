@@ -14,6 +14,7 @@ cd "$(dirname "$0")/.."
 # a third of the time, and a check of our few hundred crates takes a second either way.
 CARGO_DENY_VERSION=0.20.2
 DUCKDB_VERSION=2.0.0
+MOTO_VERSION=5.1.4
 
 say() { printf 'install-tools: %s\n' "$*" >&2; }
 fail() {
@@ -191,6 +192,16 @@ need_duckdb() {
         say "DuckDB cannot be fetched; the test of archives will be skipped, or fail in CI"
 }
 
+# The archive is tested against a server that speaks S3. Without it that test says that it is skipped.
+need_moto() {
+    local place="${XDG_CACHE_HOME:-$HOME/.cache}/cellwright/moto"
+    "$place/bin/python" -c 'import moto.server, boto3' 2>/dev/null && return
+    say "fetching moto $MOTO_VERSION"
+    rm -rf "$place"
+    python3 -m venv "$place" && "$place/bin/pip" install --quiet "moto[server]==$MOTO_VERSION" >&2 ||
+        say "moto cannot be fetched; the test of S3 will be skipped, or fail in CI"
+}
+
 what="${1:-test}"
 case "$what" in
 build | test | verify | bench) ;;
@@ -215,6 +226,7 @@ if [ "$what" = test ]; then
     need_registry
     need_browser
     need_duckdb
+    need_moto
 fi
 if [ "$what" = verify ]; then
     need_cargo_deny

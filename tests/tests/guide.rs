@@ -41,6 +41,7 @@ pages! {
     reclamation: "reclamation.md",
     the_command_line: "command-line.md",
     history: "history.md",
+    the_archive: "archive.md",
     charging: "charging.md",
     troubleshooting: "troubleshooting.md",
     operations: "operations.md",

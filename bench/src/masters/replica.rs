@@ -156,6 +156,7 @@ fn router(config: &Config, handle: &MasterHandle) -> io::Result<(Router, History
             store: blobs.clone(),
         }),
         blobs,
+        archive: None,
     });
     let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
     let settings = ApiConfig { body_limit, flow: config.flow, ..ApiConfig::default() };

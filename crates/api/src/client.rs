@@ -11,6 +11,7 @@
 //! Each concurrent change takes a sequence of its own from the `SequencePool`.
 
 pub mod agent;
+mod archive_calls;
 mod attempt_errors;
 mod calls;
 mod connection;

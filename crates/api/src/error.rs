@@ -77,6 +77,8 @@ codes! {
     NoSuchCron = ("no-such-cron", 404, "list the crons: cell cron ls");
     NoSuchToken = ("no-such-token", 404, "list the tokens: cell token ls");
     NoSuchBlob = ("no-such-package", 404, "list the packages: cell package ls");
+    /// The object is not in the archive.
+    NotArchived = ("not-archived", 404, "list what is there: cell archive ls jobs");
     NoSuchReplica = ("no-such-replica", 404, "list the masters: cell master status");
     NoSuchRow = ("no-such-row", 404, "it may have ended meanwhile; read again");
     MethodNotAllowed = ("method-not-allowed", 405, "see the methods of the path in details");
@@ -104,6 +106,8 @@ codes! {
     /// An idempotency key was used before for something else.
     KeyReused = ("key-reused", 422, "take a new idempotency key for a new request");
     KeyTooOld = ("key-too-old", 422, "read the object and send its version instead");
+    /// The masters of the cell were given no place for an archive.
+    NoArchive = ("no-archive", 409, "set `archive` in the configuration of the masters");
     /// The query took longer than a query may.
     SlowSql = ("slow-sql", 422, "ask for fewer days, or ask the daily sums");
     /// This client sends more than its share.
@@ -111,6 +115,8 @@ codes! {
     Internal = ("internal", 500, "this is a bug; the master's log says more");
     /// The agent of the machine does not answer.
     AgentSilent = ("agent-silent", 502, "see whether its agent runs: cell machine show MACHINE");
+    /// The store of the archive does not answer, or refuses.
+    ArchiveAway = ("archive-away", 502, "see what is wrong: cell archive status");
     /// The caller speaks no version of messages between parts that is spoken here.
     OtherWire = ("other-wire", 505, "upgrade masters first, one release at a time, then the rest");
     NoLeader = ("no-leader", 503, "an election is under way; send again after retry_after_ms");

@@ -131,6 +131,13 @@ pub enum Operation {
     Health,
     Ready,
     Shapes,
+    GetArchive,
+    ListArchivedJobs,
+    GetArchivedJob,
+    ListArchivedLogs,
+    GetArchivedLog,
+    ListArchivedDays,
+    RestoreHistory,
 }
 
 /// The syntax of a parameter's value; checked before a handler runs.

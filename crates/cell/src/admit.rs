@@ -460,6 +460,7 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
     review.ensure(task.health.is_none(), || {
         wrong("task.health", Given::Something, Allowed::NoProgram)
     });
+    review.ensure(!task.archive_logs, || bad("task.archive_logs", true, Allowed::NoProgram));
     let cores = task.isolation.whole_cores;
     review.ensure(cores == 0, || bad("task.isolation.whole_cores", cores, Allowed::NoProgram));
     let of_programs = [
@@ -884,6 +885,7 @@ mod tests {
         check_alloc_set(|s| s.task.devices = vec![gpu(1, 1000)], "", "");
         check_alloc_set(|s| s.task.command = vec!["run".into()], "task.command", "no program");
         check_alloc_set(|s| s.task.ports = 1, "task.ports", "from the machine");
+        check_alloc_set(|s| s.task.archive_logs = true, "task.archive_logs", "no program");
         check_alloc_set(|s| s.alloc_set = Some(key("ubar/set")), "alloc_set", "do not nest");
         let own = TaskOverride { command: Some(Vec::new()), ..TaskOverride::default() };
         check_alloc_set(|s| drop(s.overrides.insert(1, own)), "overrides.1", "no program");

@@ -119,6 +119,10 @@ pub struct TaskSpec {
     pub user: Option<Token>,
     /// What is kept of each task's output. `None`: as the machine's operator chose.
     pub logs: Option<LogLimits>,
+    /// Whether what each attempt wrote goes to the archive of the cell when the attempt is over, as
+    /// far as its machine still has it. Left out: false.
+    #[serde(default)]
+    pub archive_logs: bool,
     /// How it is shut off from its machine and its neighbours.
     #[serde(default)]
     pub isolation: Isolation,
@@ -372,6 +376,7 @@ impl TaskSpec {
             files: BTreeMap::new(),
             user: None,
             logs: None,
+            archive_logs: false,
             isolation: Isolation::default(),
             secrets: BTreeMap::new(),
         }

@@ -104,6 +104,7 @@ fn shared_fields(old: &JobSpec, new: &JobSpec) -> Vec<FieldChange> {
         ("labels", old.labels != new.labels),
         ("task.notice", a.notice != b.notice),
         ("task.health", a.health != b.health),
+        ("task.archive_logs", a.archive_logs != b.archive_logs),
         ("repair", old.repair != new.repair),
         ("max_down", old.max_down != new.max_down),
         ("max_update_disruptions", old.max_update_disruptions != new.max_update_disruptions),

@@ -8,7 +8,7 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// The words of each command after `cell`, and its examples, without `cell`.
-const COMMAND_EXAMPLES: [(&str, &[&str]); 70] = [
+const COMMAND_EXAMPLES: [(&str, &[&str]); 76] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
@@ -18,6 +18,15 @@ const COMMAND_EXAMPLES: [(&str, &[&str]); 70] = [
     ("job revert", &["job revert dev/hello", "job revert dev/hello 2 --dry-run"]),
     ("revert", &["revert dev/hello", "revert dev/hello 2"]),
     ("promote", &["promote dev/hello"]),
+    ("archive ls", &["archive ls", "archive ls logs dev/hello", "archive ls history"]),
+    ("archive show", &["archive show dev/hello", "archive show dev/hello -o json"]),
+    ("archive logs", &["archive logs dev/hello/0", "archive logs dev/hello/0 --timestamps"]),
+    ("archive restore", &["archive restore dev/hello", "archive restore hello --to hello.yaml"]),
+    (
+        "archive restore-history",
+        &["archive restore-history 2026-11-01", "archive restore-history 2026-11-01 2026-11-07"],
+    ),
+    ("archive status", &["archive status"]),
     ("cron", &["cron ls", "cron run dev/nightly", "cron rm dev/nightly"]),
     ("cron ls", &["cron ls", "cron ls -o json"]),
     ("cron run", &["cron run dev/nightly"]),

@@ -9,7 +9,9 @@ use crate::admission::AdmissionQueue;
 use crate::batching::Batching;
 use crate::config::ControlConfig;
 use crate::controller::Controllers;
-use crate::input::{Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket};
+use crate::input::{
+    Alarm, ArchiveProgress, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket,
+};
 use crate::lease::{Leases, SchedulerShardName, TooManySchedulerShards};
 use crate::liveness::Liveness;
 use crate::log_time::{ClockSkews, LogTime};
@@ -59,6 +61,8 @@ pub struct Core {
     /// Commands of the controllers in flight. Controllers do not step meanwhile.
     controller_commands_in_flight: usize,
     next_controller_step: Span,
+    /// Of this leadership.
+    archive: ArchiveProgress,
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
@@ -96,6 +100,7 @@ impl Core {
             next_batch: 0,
             controller_commands_in_flight: 0,
             next_controller_step: Span::ZERO,
+            archive: ArchiveProgress::default(),
         }
     }
 
@@ -115,6 +120,7 @@ impl Core {
             }
             Input::Committed { batch, result } => self.on_committed(batch, result, outputs),
             Input::Forward(forward) => self.on_forward(forward, now, read_state),
+            Input::Archive(progress) => self.archive = progress,
             Input::Lease { ticket, scheduler, scheduler_shard, wall } => {
                 self.log_time.observe_scheduler(&scheduler, wall, now);
                 let rejected = |error: TooManySchedulerShards| Unavailable::Overloaded {
@@ -273,6 +279,7 @@ impl Core {
             self.liveness = Liveness::new(self.settings.liveness, now.elapsed);
             self.leases = Leases::new(self.settings.scheduler_lease);
             self.controllers = Controllers::default();
+            self.archive = ArchiveProgress::default();
             self.controller_commands_in_flight = 0;
             self.next_controller_step = now.elapsed;
             let state = read_state();
@@ -345,11 +352,17 @@ impl Core {
         let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
         let skewed = self.skews.0.beyond(self.settings.clocks.max_skew);
         let skewed = skewed.map(|(source, seconds)| Alarm::ClockSkew { source, seconds });
-        let alarms = liveness.alarms.into_iter().chain(silent).chain(skewed);
+        let unarchived = self.archive.trouble.map(|trouble| Alarm::ArchiveFailing {
+            seconds: trouble.lasts.0 / 1000,
+            waiting: trouble.waiting,
+            lost: trouble.lost,
+        });
+        let alarms = liveness.alarms.into_iter().chain(unarchived).chain(silent).chain(skewed);
         outputs.push(Output::Alarms(alarms.collect()));
         if self.controller_commands_in_flight == 0 && now.elapsed >= self.next_controller_step {
             self.next_controller_step = Span(now.elapsed.0 + self.settings.controller_interval.0);
-            let requests = self.controllers.step(&state, date, &self.settings.controllers);
+            let settings = &self.settings.controllers;
+            let requests = self.controllers.step(&state, date, self.archive.before, settings);
             self.controller_commands_in_flight = requests.len();
             outputs.push(Output::Controllers(self.controllers.commands_issued().clone()));
             self.enqueue(&Origin::System, Some(CONTROLLERS), requests);

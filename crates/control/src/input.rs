@@ -59,6 +59,26 @@ pub enum Input {
     Committed { batch: BatchId, result: Result<Committed, Unavailable> },
     Forward(LinkShardReport),
     Lease { ticket: Ticket, scheduler: String, scheduler_shard: SchedulerShardName, wall: Time },
+    Archive(ArchiveProgress),
+}
+
+/// How far the archive has come, as the leading master's writer of it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveProgress {
+    /// Every job that ended before this time is in the archive.
+    pub before: Time,
+    pub trouble: Option<ArchiveTrouble>,
+}
+
+/// The archive cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveTrouble {
+    /// For how long.
+    pub lasts: Span,
+    /// Jobs and logs that wait for it.
+    pub waiting: u32,
+    /// Jobs and logs that were forgotten unarchived under this leader.
+    pub lost: u32,
 }
 
 /// The raft role of this replica.
@@ -115,4 +135,6 @@ pub enum Alarm {
     MachineSilent { machine: MachineId, silent: Span },
     /// A clock is further from the cell's than the bound, ahead if positive.
     ClockSkew { source: ClockSource, seconds: i64 },
+    /// The archive cannot be written, or was not written in time.
+    ArchiveFailing { seconds: u64, waiting: u32, lost: u32 },
 }

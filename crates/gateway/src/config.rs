@@ -8,9 +8,11 @@
 //! Rejected: environment variables and flags for everything. With three ways to set a value it is
 //! unclear which one applied.
 
+mod archive;
 mod keys;
 
 use crate::access::listener::ListenerLimits;
+use crate::archiver::ArchiveConfig;
 use crate::http::FlowConfig;
 use crate::http::bodies::MinBodyRate;
 use cellwright_cell::bounds::Bounds;
@@ -78,6 +80,8 @@ pub struct Config {
     pub keep_audit: Span,
     pub audit_size: u64,
     pub audit_size_user: u64,
+    /// Absent: no archive.
+    pub archive: Option<ArchiveConfig>,
     pub body_limit: u64,
     pub tasks_per_job: u32,
     pub blob_limit: u64,
@@ -146,6 +150,7 @@ impl Config {
             keep_audit: read.span("keep_audit", Span::ZERO)?,
             audit_size: read.size("audit_size", 1 << 20)?,
             audit_size_user: read.size("audit_size_user", 1 << 16)?,
+            archive: read.archive()?,
             body_limit: read.size("body_limit", 1 << 10)?,
             tasks_per_job: read.tasks("tasks_per_job")?,
             blob_limit: read.size("blob_limit", 0)?,

@@ -15,6 +15,7 @@ use crate::access::enrollment_routes::EnrollmentApi;
 use crate::access::listener::Listener;
 use crate::access::rejection_audit::RejectionAuditLimiter;
 use crate::access::replica_credentials::ReplicaCredentials;
+use crate::archiver::Archive;
 use crate::config::Config;
 use crate::http::blob_peers::HttpBlobPeers;
 use crate::http::master_services::MasterServices;
@@ -23,7 +24,7 @@ use crate::http_peers::HttpPeers;
 use crate::init::{InitError, first_requests};
 use crate::membership::{self, Membership};
 use axum::Router;
-use background_tasks::{start_access_tasks, start_background_tasks};
+use background_tasks::{start_access_tasks, start_archiver, start_background_tasks};
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_cell::blob::BlobLimits;
@@ -221,8 +222,8 @@ async fn start(
     let dns = answer_dns(&config, &handle, supervisor.clone()).await?;
     let history = keep_history(&config, &handle, &files.history)?;
     let (stopping, stopped) = watch::channel(false);
-    let mut background_tasks =
-        start_background_tasks(&config, access, &handle, files, client).await?;
+    let mut background_tasks = start_archiver(&config, &handle, &files, credentials.as_ref());
+    background_tasks.extend(start_background_tasks(&config, access, &handle, files, client).await?);
     background_tasks.extend(start_access_tasks(
         master.handle(),
         &authenticator,
@@ -370,6 +371,7 @@ pub fn master_config(config: &Config) -> MasterConfig {
     settings.core.liveness.missed_polls = config.missed_polls;
     settings.core.liveness.max_down_per_minute = config.down_per_minute;
     settings.core.controllers.retain_dead_jobs = config.keep_dead_jobs;
+    settings.core.controllers.archive_wait = config.archive.as_ref().map(|archive| archive.wait);
     settings.reclaim = config.reclaim;
     settings.events = config.event_retention();
     settings.audit = config.audit_retention();
@@ -410,6 +412,14 @@ fn replica_client(
     Ok(Client::new(cellwright_api::client::ApiClientConfig { tls, deadline, ..settings })?)
 }
 
+/// Dials the agents of machines as this replica.
+fn agent_dialler(config: &Config, credentials: Option<&ReplicaCredentials>) -> AgentDialler {
+    credentials.map_or_else(
+        || AgentDialler::plain(vec![config.advertise.clone()]),
+        ReplicaCredentials::agent_dialler,
+    )
+}
+
 /// All routes of the listener, and the services behind them.
 fn routes(
     config: &Config,
@@ -430,6 +440,7 @@ fn routes(
         replicated,
         checkpoints: Checkpoints::in_data(&config.data_dir, keep),
         replica: config.name.clone(),
+        archive: config.archive.clone().map(|archive| Archive::new(config.cell.clone(), archive)),
         peers: Arc::new(HttpBlobPeers {
             client,
             replica: handle.replica().clone(),
@@ -443,10 +454,7 @@ fn routes(
         authority: credentials.map(|own| own.authority().fingerprint()),
         tls: credentials.is_some(),
         zone: config.zone.clone(),
-        agents: credentials.map_or_else(
-            || AgentDialler::plain(vec![config.advertise.clone()]),
-            ReplicaCredentials::agent_dialler,
-        ),
+        agents: agent_dialler(config, credentials),
         package_limits: BlobLimits {
             per_user: config.package_quota_user,
             in_all: config.package_quota_cell,

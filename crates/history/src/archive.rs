@@ -11,10 +11,12 @@ use crate::columns::ParquetWriter;
 use crate::day::{MILLIS, day_of};
 use crate::error::HistoryError;
 use crate::event_rows::to_sql_integer;
+use crate::query::HistoryReader;
 use crate::repair::{ArchiveEntry, damaged_path, hash_of, make_folder};
+use crate::restored::RestoredPart;
 use crate::store::{DATABASE_FILE, History, raise_complete_since};
 use crate::tables::{RAW, ROLLUPS, Rollup, Table, USAGE, recent_table};
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
 use std::collections::BTreeSet;
@@ -57,6 +59,9 @@ impl History {
         }
         let line = day_of(now.0.saturating_sub(self.settings.keep.0));
         while let Some(day) = self.oldest_day()?.filter(|day| *day < line) {
+            if self.is_held(&day, now)? {
+                break;
+            }
             self.delete_day(&day)?;
             result.forgotten_days += 1;
         }
@@ -72,6 +77,31 @@ impl History {
         }
         self.checkpoint_if_large()?;
         Ok(result)
+    }
+
+    /// From now on a day whose files are not all among these is kept so much longer, for an archive
+    /// elsewhere to take them. A limit in bytes holds all the same.
+    pub fn hold_unarchived(&mut self, wait: Span, archived: BTreeSet<RestoredPart>) {
+        self.hold = Some((wait, archived));
+    }
+
+    /// Whether an old day still waits for an archive elsewhere.
+    fn is_held(&self, day: &str, now: Time) -> Result<bool, HistoryError> {
+        let Some((wait, archived)) = &self.hold else { return Ok(false) };
+        let line = now.0.saturating_sub(self.settings.keep.0).saturating_sub(wait.0);
+        if day < day_of(line).as_str() {
+            return Ok(false);
+        }
+        for table in RAW {
+            for file in archives(&self.db, &self.dir, table)?.iter().filter(|file| file.day == day)
+            {
+                let part = file.path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                if !archived.contains(&(table.name.to_owned(), part.unwrap_or_default())) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Disk space used by the whole history, without free space inside the database.
@@ -217,13 +247,44 @@ pub(crate) fn archives(
     rows.collect()
 }
 
+/// A file of old rows, for whoever keeps a copy of it elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchivedFile {
+    pub table: String,
+    /// The day, `2026-11-19`; of a further file of that day `2026-11-19.2`.
+    pub part: String,
+    pub path: PathBuf,
+}
+
+/// The finished files of a history directory; none where there is no history yet.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn archived_files(dir: &Path) -> Result<Vec<ArchivedFile>, HistoryError> {
+    if !exists(dir) {
+        return Ok(Vec::new());
+    }
+    let db = HistoryReader::new(dir).connect()?;
+    let mut files = Vec::new();
+    for table in RAW {
+        files.extend(archives(&db, dir, table)?.into_iter().filter_map(|archive| {
+            let part = archive.path.file_stem()?.to_str()?.to_owned();
+            Some(ArchivedFile { table: table.name.to_owned(), part, path: archive.path })
+        }));
+    }
+    Ok(files)
+}
+
 /// Whether there is a history directory at all.
 #[must_use]
 pub fn exists(dir: &Path) -> bool {
     dir.join(DATABASE_FILE).is_file()
 }
 
-fn oldest_recent_day(db: &Connection, table: &Table) -> Result<Option<String>, HistoryError> {
+pub(crate) fn oldest_recent_day(
+    db: &Connection,
+    table: &Table,
+) -> rusqlite::Result<Option<String>> {
     let sql = format!("SELECT min(time) FROM {}", recent_table(table));
     let found: Option<i64> = db.query_row(&sql, [], |row| row.get(0))?;
     Ok(found.map(|millis| day_of(u64::try_from(millis).unwrap_or(0))))

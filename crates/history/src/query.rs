@@ -11,6 +11,7 @@ use crate::archive::{Archive, archives};
 use crate::page_checksums;
 use crate::parquet_table::{ARCHIVE_ERROR_PREFIX, TableSource, register};
 use crate::present::Present;
+use crate::restored::restored_archives;
 use crate::schema;
 use crate::sql_functions;
 use crate::store::{DATABASE_FILE, read_complete_since};
@@ -229,7 +230,8 @@ impl HistoryReader {
             add_unwritten_usage(db, present)?;
         }
         for table in RAW {
-            let files = archives(db, &self.dir, table)?;
+            let mut files = archives(db, &self.dir, table)?;
+            files.extend(restored_archives(db, &self.dir, table, &files)?);
             let mut sql = create_view_sql(db, table, files)?;
             if table.name == USAGE.name && !present.is_empty() {
                 sql.push_str(&format!(

@@ -13,6 +13,7 @@ use crate::error::HistoryError;
 use crate::event_rows::{self, FeedEvent, MachineNames, to_sql_integer};
 use crate::page_checksums;
 use crate::repair;
+use crate::restored::RestoredPart;
 use crate::schema;
 use crate::tables::{
     RAW, ROLLUPS, SUBMISSIONS, TASK_EVENTS, TASK_EVENTS_DAILY, Table, USAGE, USAGE_DAILY,
@@ -25,7 +26,7 @@ use cellwright_cell::time::{Span, Time};
 use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Transaction, params_from_iter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -98,6 +99,8 @@ pub struct History {
     pub(crate) db: Connection,
     pub(crate) dir: PathBuf,
     pub(crate) settings: RetentionConfig,
+    /// How much longer days wait for an archive elsewhere, and which files are in there.
+    pub(crate) hold: Option<(Span, BTreeSet<RestoredPart>)>,
     position: FeedPosition,
     log_epoch: u64,
     machines: MachineNames,
@@ -164,6 +167,7 @@ impl History {
             db,
             dir,
             settings,
+            hold: None,
             position,
             log_epoch,
             machines,

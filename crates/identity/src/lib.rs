@@ -12,6 +12,7 @@
 //! | `secret` | tokens and keys in memory, their hashes |
 //! | `contexts` | the file of a user or part: its cells, and its credentials there |
 //! | `dev_token` | the token of a dev master, for its own account |
+//! | `public_tls` | TLS to servers that are no part of the cell |
 //! | `private_files` | files and folders that nobody else may read |
 //! | `connection_limits` | limits on connections, by identity or by source address |
 //! | `clock` | the one place where the wall clock is read |
@@ -24,6 +25,7 @@ pub mod dev_token;
 pub mod enroll;
 pub mod files;
 pub mod private_files;
+pub mod public_tls;
 pub mod secret;
 pub mod spiffe;
 pub mod task_identity;

@@ -14,7 +14,7 @@ use cellwright_cell::command::{Command, Request, RequestId, Verdict};
 use cellwright_cell::encode::{NotYetWritable, check_writable};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_control::input::{Alarm, Committed, Origin};
+use cellwright_control::input::{Alarm, ArchiveProgress, Committed, Origin};
 use cellwright_control::lease::SchedulerShardName;
 use cellwright_control::log_time::ClockSkews;
 use cellwright_history::UsageCursor;
@@ -470,6 +470,13 @@ impl MasterHandle {
             && status.term == forward.term
             && (voters == 1 || silence < MAX_QUORUM_AGE);
         leads && self.0.sender.send(Message::Forward(forward)).is_ok()
+    }
+
+    /// Says how far the archive has come; the leader forgets no job before it is in there. It has
+    /// to be said again to a new leader, also when that is this replica once more.
+    pub fn set_archive_progress(&self, progress: ArchiveProgress) {
+        // The loop may have ended.
+        drop(self.0.sender.send(Message::Archive(progress)));
     }
 
     /// Entries after `index` for a follower of the log; a long poll of up to `wait` when there are

@@ -25,7 +25,7 @@ use cellwright_cell::time::{Span, Time};
 use cellwright_history::tables::USAGE;
 use cellwright_history::{
     Answer, FeedEvent, FeedSlice, History, HistoryError, HistoryReader, Present, QueryError,
-    QueryLimits, RetentionConfig, Submission, UsageCursor, Value, damaged_file_count,
+    QueryLimits, RestoredPart, RetentionConfig, Submission, UsageCursor, Value, damaged_file_count,
     mentions_table,
 };
 use cellwright_store::NodeId;
@@ -132,6 +132,8 @@ struct HistoryShared {
     /// The last answers of the others for a query. A query that fetches them holds this lock; the
     /// next one uses the answers.
     peer_usage: tokio::sync::Mutex<Option<cell_usage::PeerUsage>>,
+    /// Where there is an archive: how much longer days wait for it, and which files it has.
+    archived: Mutex<Option<(Span, BTreeSet<RestoredPart>)>>,
 }
 
 /// Lowers this thread's priority below everything else of the machine: events wait on disk until
@@ -189,7 +191,20 @@ impl HistoryService {
             replica: OnceLock::new(),
             peer_marks: Mutex::default(),
             peer_usage: tokio::sync::Mutex::default(),
+            archived: Mutex::default(),
         }))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.0.dir.clone()
+    }
+
+    /// Says which files of history an archive has; days of others wait for it that much longer
+    /// before they are forgotten.
+    pub fn set_archived(&self, wait: Span, files: BTreeSet<RestoredPart>) {
+        *lock(&self.0.archived) = Some((wait, files));
     }
 
     /// Starts the thread that writes.
@@ -475,6 +490,9 @@ impl WriterTask {
         self.write_usage(history)?;
         lock(&self.shared.usage).drop_silent(now);
         if self.cleaned_up_at.is_none_or(|tidied| now.since(tidied) >= CLEANUP_INTERVAL) {
+            if let Some((wait, archived)) = lock(&self.shared.archived).clone() {
+                history.hold_unarchived(wait, archived);
+            }
             history.enforce_retention(now)?;
             let damage = history.scrub()?;
             damage.iter().for_each(|what| tracing::error!(what, "history"));

@@ -8,7 +8,7 @@ use cellwright_cell::encode;
 use cellwright_cell::time::{Span, Time};
 use cellwright_control::core::Core;
 use cellwright_control::input::{
-    Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket,
+    Alarm, ArchiveProgress, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket,
 };
 use cellwright_control::lease::SchedulerShardName;
 use cellwright_control::log_time::ClockSkews;
@@ -50,6 +50,7 @@ pub enum Message {
         answer: oneshot::Sender<Result<Option<String>, Unavailable>>,
     },
     Forward(LinkShardReport),
+    Archive(ArchiveProgress),
     Role(Role),
     Committed {
         batch: BatchId,
@@ -159,6 +160,7 @@ impl MainLoop {
                 Input::Lease { ticket, scheduler, scheduler_shard, wall }
             }
             Message::Forward(forward) => Input::Forward(forward),
+            Message::Archive(progress) => Input::Archive(progress),
             Message::Role(role) => Input::Role(role),
             Message::Committed { batch, result } => Input::Committed { batch, result },
             // Handled by the caller; a tick is harmless.

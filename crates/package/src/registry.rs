@@ -20,7 +20,6 @@ mod http_client;
 mod proxy;
 mod reference;
 mod session;
-mod trust_roots;
 
 pub use blob::Progress;
 pub use credentials::Login;
@@ -38,6 +37,7 @@ use crate::oci::image::{
 use crate::unpack::Limits;
 use blob::BlobRef;
 use bytes::Bytes;
+use cellwright_identity::public_tls;
 use error::printable;
 use futures::{StreamExt, TryStreamExt, stream};
 use http_client::{Address, HttpClient, is_loopback};
@@ -153,11 +153,13 @@ fn open(reference: &Reference, pull_config: &PullConfig) -> Result<Session, Regi
     let authority = reference.connect_address();
     let is_local = split_host(authority).is_some_and(|(host, _)| is_loopback(host));
     let tls = !pull_config.insecure_http && (!is_local || pull_config.authority.is_some());
+    let extra = pull_config.authority.as_deref().map(|path| ("--ca", path));
     let registry = Address::new(tls, authority, "/")
         .ok_or_else(|| failed(RegistryFailure::Unreachable(format!("{authority} is no host"))))?;
     let http_client = HttpClient {
         host: registry.host.clone(),
-        tls: trust_roots::tls_config(pull_config.authority.as_deref()).map_err(failed)?,
+        tls: public_tls::client_config(extra)
+            .map_err(|why| failed(RegistryFailure::Untrusted(why)))?,
         insecure_http: pull_config.insecure_http,
         is_local,
         proxies: pull_config.proxies.clone(),

@@ -43,6 +43,10 @@ const READ_COMMANDS: &[&str] = &[
     "cell token ls",
     "cell checkpoint ls",
     "cell master status",
+    "cell archive ls",
+    "cell archive show",
+    "cell archive logs",
+    "cell archive status",
     "curl",
     "dig",
 ];

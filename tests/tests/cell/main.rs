@@ -1,6 +1,7 @@
 //! End-to-end tests of the real binary: a one-process cell for trials, and masters with identities.
 
 mod agent;
+mod archive;
 mod autoscaling;
 mod company;
 mod containers;

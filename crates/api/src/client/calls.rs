@@ -33,7 +33,7 @@ pub struct PageRequest {
 }
 
 impl PageRequest {
-    fn pairs(&self) -> [(&'static str, Option<String>); 3] {
+    pub(super) fn pairs(&self) -> [(&'static str, Option<String>); 3] {
         [
             ("limit", self.limit.map(|n| n.to_string())),
             ("after", self.after.clone()),

@@ -1,6 +1,7 @@
 //! The route table, in the order of the document: the building blocks of rows are here, the rows
 //! are in one file for each kind of object.
 
+mod archive;
 mod jobs;
 mod machines;
 mod records;
@@ -13,11 +14,12 @@ use crate::error::Code as C;
 use crate::exec::MAX_COMMAND;
 use crate::output::OutputPiece;
 use crate::types::{
-    AddJoinToken, AddMaster, AddUser, AddUserToken, Alarms, Applied, AuditView, Batch, BatchAnswer,
-    BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, EventPage,
-    EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobVersions, JobView,
-    MachinePackages, MachineView, MasterStatus, NameView, NewToken, One, Overview, Page,
-    PartRevocation, PlanJobs, PlanView, ResourceView, RevertJob, ScaleView, SetCapabilities,
+    AddJoinToken, AddMaster, AddUser, AddUserToken, Alarms, Applied, ArchiveStatus, ArchivedDay,
+    ArchivedJob, ArchivedJobRow, ArchivedLogRow, AuditView, Batch, BatchAnswer, BlobView, Changed,
+    CheckpointView, ClusterStatus, ConfirmMaster, CronView, EventPage, EventView, ExplanationView,
+    FoundView, JobExplanation, JobRow, JobVersions, JobView, MachinePackages, MachineView,
+    MasterStatus, NameView, NewToken, One, Overview, Page, PartRevocation, PlanJobs, PlanView,
+    ResourceView, RestoreHistory, RestoredHistory, RevertJob, ScaleView, SetCapabilities,
     SetResource, SetScaleMode, ShapesQuery, ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView,
     TokenView, UserView, VersionDiff,
 };
@@ -332,5 +334,7 @@ const SELF_OR_MANAGES_USERS: Access = Access::SelfOrHasCapability(P::ManageUsers
 
 /// All routes.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
-    [jobs::ROUTES, machines::ROUTES, users::ROUTES, records::ROUTES].into_iter().flatten()
+    [jobs::ROUTES, machines::ROUTES, users::ROUTES, records::ROUTES, archive::ROUTES]
+        .into_iter()
+        .flatten()
 }

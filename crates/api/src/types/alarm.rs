@@ -80,6 +80,8 @@ pub enum Alarm {
     DiskDamage { replica: String, parts: u32 },
     /// This replica knows no leader, or leads and hears no majority: nothing can change.
     NoLeader { seconds: u64 },
+    /// The archive is not written. Jobs and logs wait for it; some were forgotten before.
+    ArchiveFailing { seconds: u64, waiting: u32, lost: u32 },
 }
 
 impl fmt::Display for Alarm {
@@ -128,6 +130,28 @@ impl fmt::Display for Alarm {
             ),
             Alarm::NoLeader { seconds } => {
                 write!(f, "no leader for {seconds} s: nothing can change")
+            }
+            Alarm::ArchiveFailing { seconds: 0, lost, .. } => write!(
+                f,
+                "{} forgotten before the archive took them: cell archive status",
+                match lost {
+                    1 => "1 job or log was".to_owned(),
+                    _ => format!("{} jobs and logs were", group_digits(u64::from(*lost))),
+                }
+            ),
+            Alarm::ArchiveFailing { seconds, waiting, lost } => {
+                write!(
+                    f,
+                    "the archive has not been written for {seconds} s, and {} for it",
+                    match waiting {
+                        1 => "1 job or log waits".to_owned(),
+                        _ => format!("{} jobs and logs wait", group_digits(u64::from(*waiting))),
+                    }
+                )?;
+                if *lost > 0 {
+                    write!(f, "; {} were forgotten before", group_digits(u64::from(*lost)))?;
+                }
+                f.write_str(": cell archive status")
             }
         }
     }
@@ -199,6 +223,23 @@ mod tests {
             Alarm::DiskDamage { replica: "m1".into(), parts: 2 },
             json!({"kind": "disk_damage", "replica": "m1", "parts": 2}),
             "2 damaged or missing parts of master m1: cell master status",
+        );
+        check(
+            Alarm::ArchiveFailing { seconds: 70, waiting: 1200, lost: 0 },
+            json!({"kind": "archive_failing", "seconds": 70, "waiting": 1200, "lost": 0}),
+            "the archive has not been written for 70 s, and 1,200 jobs and logs wait for it: cell \
+             archive status",
+        );
+        check(
+            Alarm::ArchiveFailing { seconds: 0, waiting: 0, lost: 2 },
+            json!({"kind": "archive_failing", "seconds": 0, "waiting": 0, "lost": 2}),
+            "2 jobs and logs were forgotten before the archive took them: cell archive status",
+        );
+        check(
+            Alarm::ArchiveFailing { seconds: 7, waiting: 1, lost: 3 },
+            json!({"kind": "archive_failing", "seconds": 7, "waiting": 1, "lost": 3}),
+            "the archive has not been written for 7 s, and 1 job or log waits for it; 3 were \
+             forgotten before: cell archive status",
         );
     }
 }

@@ -5,6 +5,7 @@
 
 mod alarm;
 mod apply;
+mod archive;
 mod body;
 mod cluster;
 mod explain;
@@ -21,6 +22,7 @@ mod version;
 
 pub use alarm::*;
 pub use apply::*;
+pub use archive::*;
 pub use body::*;
 pub use cluster::*;
 pub use explain::*;

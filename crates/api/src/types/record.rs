@@ -103,6 +103,9 @@ pub struct SqlAnswer {
     /// Every event since is in history, in milliseconds since the Unix epoch; absent while there
     /// is none.
     pub reaches_back_to: Option<Time>,
+    /// Whether the cell has an archive, where older days may be.
+    #[serde(default)]
+    pub archived: bool,
     /// The log index that history had reached.
     pub index: u64,
 }

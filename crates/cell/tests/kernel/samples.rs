@@ -274,6 +274,7 @@ pub fn job_spec() -> JobSpec {
     spec.task.max_run = Some(Span(77));
     spec.task.user = Some(token("www"));
     spec.task.logs = Some(LogLimits { file_bytes: 5000, files: 4, rate: 300 });
+    spec.task.archive_logs = true;
     spec.task.health = Some(HealthCheck {
         probe: Probe::Tcp { port: 1 },
         interval: Span(21),

@@ -23,10 +23,13 @@ use cellwright_agent::machine::CONTAINERS_OFF;
 use cellwright_agent::main_loop::{Agent, AgentError, ShutdownMode};
 use cellwright_api::client::{ApiClientConfig, ChangeOptions, Client};
 use cellwright_api::types::Changed;
+use cellwright_archive::ArchivePlace;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
+use cellwright_cell::time::Span;
+use cellwright_gateway::archiver::ArchiveConfig;
 use cellwright_gateway::config::Config;
 use cellwright_gateway::serve::{AccessMode, RunningMaster, ServeError, run_master};
 use cellwright_identity::private_files::ensure_private_dir;
@@ -69,6 +72,15 @@ pub struct DevArgs {
     #[arg(long, value_name = "PATH[:ro]", value_parser = parse_host_volume,
           conflicts_with = "machines")]
     volume: Vec<HostVolume>,
+
+    /// A folder where jobs that ended, logs and history are kept for good
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+
+    /// How long jobs stay on the record after their end
+    #[arg(long, value_name = "DURATION", default_value = "24h",
+          value_parser = super::parse::duration)]
+    keep_dead_jobs: Span,
 
     /// Cores of each virtual machine
     #[arg(long, value_name = "CORES", default_value = "4", value_parser = nonzero_cores)]
@@ -177,9 +189,22 @@ impl DevArgs {
     /// A master and a scheduler without machines.
     pub fn without_machines(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
-        let (dns, machines, volume) = (None, Some(0), Vec::new());
+        let (dns, machines, volume, archive) = (None, Some(0), Vec::new(), None);
+        let keep_dead_jobs = Span::seconds(24 * 3600);
         let (cpu, ram, virtual_args) = (4000, 16 << 30, VirtualArgs::with_defaults());
-        DevArgs { data_dir, listen, dns, machines, driver, volume, cpu, ram, virtual_args }
+        DevArgs {
+            data_dir,
+            listen,
+            dns,
+            machines,
+            driver,
+            volume,
+            archive,
+            keep_dead_jobs,
+            cpu,
+            ram,
+            virtual_args,
+        }
     }
 
     pub fn run(self) -> Result<Success, Failure> {
@@ -209,7 +234,16 @@ impl DevArgs {
             message: error.to_string(),
             next: "correct --data-dir or --listen".into(),
         })?;
-        Ok(Config { advertise: self.listen.to_string(), dns_listen: self.dns, ..config })
+        let (archive, keep_dead_jobs) = (self.archive_config()?, self.keep_dead_jobs);
+        let (advertise, dns_listen) = (self.listen.to_string(), self.dns);
+        Ok(Config { advertise, dns_listen, archive, keep_dead_jobs, ..config })
+    }
+
+    fn archive_config(&self) -> Result<Option<ArchiveConfig>, Failure> {
+        let Some(folder) = &self.archive else { return Ok(None) };
+        let folder = std::path::absolute(folder);
+        let folder = folder.map_err(|error| Failure::from_error(&error, "name another folder"))?;
+        Ok(Some(ArchiveConfig::keeping_all(ArchivePlace::Folder(folder))))
     }
 
     async fn run_cell(self, config: Config, mut stop: ShutdownSignal) -> Result<Success, Failure> {

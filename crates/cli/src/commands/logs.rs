@@ -3,8 +3,11 @@
 //! known. With several tasks, every line has its task's name in front, and lines of all of them are
 //! in order.
 
+mod archived;
 mod follow;
 mod printer;
+
+pub use archived::ArchivedOutput;
 
 use super::select::{self, JobScope};
 use super::target::{Target, TargetArg, parse_target};

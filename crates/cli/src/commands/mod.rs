@@ -2,6 +2,7 @@
 
 mod agent;
 mod alarms;
+mod archive;
 mod arrivals;
 mod audit;
 mod checkpoint;
@@ -151,6 +152,8 @@ pub enum Command {
     Agent(agent::Agent),
     #[command(subcommand)]
     Checkpoint(checkpoint::Checkpoint),
+    #[command(subcommand)]
+    Archive(archive::Archive),
     Audit(audit::AuditArgs),
     #[command(subcommand)]
     Context(context::Context),
@@ -219,6 +222,7 @@ impl Command {
             Command::Scheduler(args) => args.run(connection),
             Command::Agent(verb) => verb.run(connection),
             Command::Checkpoint(verb) => verb.run(connection),
+            Command::Archive(verb) => verb.run(connection),
             Command::Audit(args) => args.run(connection),
             Command::Context(verb) => verb.run(connection),
             Command::Completion(args) => args.run(crate::command_tree()),

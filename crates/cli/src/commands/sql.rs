@@ -163,7 +163,8 @@ impl SqlArgs {
             crate::output::note!("there is more than these {rows}: raise --limit, or ask for less");
         }
         if matches!(self.output, SqlOutput::Table | SqlOutput::Wide) {
-            crate::output::note!("{}", history_start_text(answer.reaches_back_to));
+            let older = if answer.archived { "; days before: cell archive ls history" } else { "" };
+            crate::output::note!("{}{older}", history_start_text(answer.reaches_back_to));
         }
         Ok(())
     }
@@ -295,6 +296,7 @@ fn query_folder(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
         rows: answer.rows.into_iter().map(row).collect(),
         truncated: answer.truncated,
         reaches_back_to: answer.reaches_back_to,
+        archived: false,
         index: 0,
     })
 }
@@ -354,6 +356,7 @@ mod tests {
             ],
             truncated: false,
             reaches_back_to: None,
+            archived: false,
             index: 1,
         }
     }

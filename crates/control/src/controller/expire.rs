@@ -39,7 +39,7 @@ impl Controller for Expire {
 }
 
 fn is_anything_due(view: &ControllerView<'_>, expire: &mut Expire) -> bool {
-    let ControllerView { state, now, settings } = *view;
+    let ControllerView { state, now, settings, .. } = *view;
     let (mut machines, _) = expire.machines.advance(state.machines(), settings.rows_per_step);
     let (mut resources, _) = expire.resources.advance(state.resources(), settings.rows_per_step);
     let (mut users, _) = expire.users.advance(state.users(), settings.rows_per_step);

@@ -53,13 +53,16 @@ pub struct ControllerConfig {
     pub rows_per_step: usize,
     /// Commands that a controller issues in one step.
     pub commands_per_step: usize,
-    /// Tasks of a job without a disruption budget that an update or a restart takes down at once, in
-    /// thousandths of the job; at least one task.
+    /// Tasks of a job without a disruption budget that an update or a restart takes down at once,
+    /// in thousandths of the job; at least one task.
     pub wave_permille: u32,
     /// Tasks being stopped on draining machines at once, over all machines.
     pub max_draining: usize,
     /// How long jobs stay on record after their end.
     pub retain_dead_jobs: Span,
+    /// How much longer they wait for an archive that cannot be written. `None`: there is no
+    /// archive.
+    pub archive_wait: Option<Span>,
     /// About how many tasks one purge command removes.
     pub tasks_per_purge: usize,
     /// Expiry is requested this often even when nothing seems due: replay windows of silent clients
@@ -75,6 +78,7 @@ impl Default for ControllerConfig {
             wave_permille: 100,
             max_draining: 100,
             retain_dead_jobs: Span::seconds(7 * 24 * 3600),
+            archive_wait: None,
             tasks_per_purge: 10_000,
             expire_every: Span::seconds(3600),
         }
@@ -140,6 +144,8 @@ impl Default for Controllers {
 struct ControllerView<'a> {
     state: &'a State,
     now: Time,
+    /// Every job that ended before this time is in the archive, where there is one.
+    archived_before: Time,
     settings: &'a ControllerConfig,
 }
 
@@ -173,10 +179,18 @@ impl CommandDraft<'_> {
 }
 
 impl Controllers {
-    /// One step of all controllers. `now` is the log time of the commands, or earlier.
-    pub fn step(&mut self, state: &State, now: Time, settings: &ControllerConfig) -> Vec<Request> {
+    /// One step of all controllers. `now` is the log time of the commands, or earlier. What ended
+    /// before `archived_before` is in the archive, where there is one.
+    pub fn step(
+        &mut self,
+        state: &State,
+        now: Time,
+        archived_before: Time,
+        settings: &ControllerConfig,
+    ) -> Vec<Request> {
         self.backoff.next_round();
-        let view = ControllerView { state, now: now.max(state.now()), settings };
+        let now = now.max(state.now());
+        let view = ControllerView { state, now, archived_before, settings };
         let backoff = &self.backoff;
         let mut draft =
             CommandDraft { backoff, budgets: Budgets::default(), commands: Vec::new(), max: 0 };

@@ -5,12 +5,16 @@
 //! A job whose disk is still retained, or whose lease may still run, outlives its time; the command
 //! that would remove it changes nothing and is repeated later. Meanwhile the next time is tried, so
 //! that one such job does not block all others.
+//!
+//! Where there is an archive, a job goes when it is in there. One that the archive does not take,
+//! because its store is away, goes all the same once it has waited for as long as was configured:
+//! the archive of a cell may cost it memory, and not its life.
 
 use super::sweep::Cursor;
 use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
-use cellwright_cell::time::Time;
+use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 
 /// Jobs gathered in one pass.
@@ -31,7 +35,7 @@ impl Controller for Purge {
     fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
         let (found, end) = self.cursor.advance(view.state.jobs(), view.settings.rows_per_step);
         for (id, job) in found {
-            let old = |ended: &Time| view.now.since(*ended) > view.settings.retain_dead_jobs;
+            let old = |ended: &Time| is_due(view, *ended);
             if let Some(ended) = job.ended_at.filter(old) {
                 self.oldest_ended.insert((ended, id), job.tasks.len());
             }
@@ -50,6 +54,14 @@ impl Controller for Purge {
             draft.push(purge);
         }
     }
+}
+
+/// Whether a job that ended then may be forgotten.
+fn is_due(view: &ControllerView<'_>, ended: Time) -> bool {
+    let (age, keep) = (view.now.since(ended), view.settings.retain_dead_jobs);
+    let has_waited =
+        |wait: Span| ended < view.archived_before || age > Span(keep.0.saturating_add(wait.0));
+    age > keep && view.settings.archive_wait.is_none_or(has_waited)
 }
 
 /// End times that divide the old jobs into batches of about `tasks` tasks each; the last time

@@ -58,6 +58,8 @@ pub struct Cell {
     pub now: u64,
     incarnation: u64,
     pub settings: ControllerConfig,
+    /// How far the archive has come.
+    pub archived_before: Time,
     pub controllers: Controllers,
     /// The scheduler tries the first machine first, draining or not.
     pub ignores_drain: bool,
@@ -218,7 +220,8 @@ impl Cell {
     }
 
     fn step(&mut self) -> Vec<Request> {
-        self.controllers.step(&self.state, Time(self.now), &self.settings)
+        let now = Time(self.now);
+        self.controllers.step(&self.state, now, self.archived_before, &self.settings)
     }
 
     /// One step of the controllers, applied and answered.

@@ -612,6 +612,36 @@ fn old_jobs_are_forgotten_in_portions_and_young_ones_kept() {
 }
 
 #[test]
+fn a_job_is_forgotten_when_it_is_in_the_archive_or_the_archive_is_away_for_too_long() {
+    let mut cell = Cell::with_machines(1);
+    cell.settings.retain_dead_jobs = Span(1_000);
+    cell.settings.archive_wait = Some(Span(60_000));
+    for name in ["first", "second"] {
+        cell.submit(&job(name, 1));
+        cell.ok(Command::StopJob { job: key(name), expect: None });
+    }
+    let ended = |cell: &Cell, name: &str| {
+        let id = cell.state.job_named(&key(name)).unwrap();
+        cell.state.jobs().get(id).unwrap().ended_at.unwrap()
+    };
+    let [first, second] = ["first", "second"].map(|name| ended(&cell, name));
+    assert!(first < second);
+    cell.now += 30_000;
+    let left = |cell: &mut Cell| (0..4).map(|_| (cell.control(), cell.state.jobs().len()).1).last();
+    assert_eq!(left(&mut cell), Some(2), "the archive has nothing yet");
+    // Everything before a time is in there, and what ended at that time may not be.
+    cell.archived_before = first;
+    assert_eq!(left(&mut cell), Some(2));
+    cell.archived_before = second;
+    assert_eq!(left(&mut cell), Some(1));
+    assert_eq!(ended(&cell, "second"), second);
+    cell.archived_before = Time::ZERO;
+    assert_eq!(left(&mut cell), Some(1), "a new leader knows nothing of the archive at first");
+    cell.now += 40_000;
+    assert_eq!(left(&mut cell), Some(0), "it has waited for long enough");
+}
+
+#[test]
 fn a_refused_command_is_not_asked_for_at_every_step() {
     let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
     let mut cell = running(2, &spec);

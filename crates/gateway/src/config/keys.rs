@@ -80,6 +80,23 @@ pub(super) const KEYS: &[Key] = &[
         "\"64MiB\"",
         "Of that, what the requests of one user may take; what is more is counted.",
     ),
+    key(
+        "archive",
+        "\"off\"",
+        "Where jobs that ended, logs and history are kept for good: \"off\", or\n\
+                              { folder = \"/srv/archive\" }, the same folder for all masters, or\n\
+                              { s3 = { endpoint = \"https://s3.example\", bucket = \"cells\",\n\
+                              credentials = \"/etc/cellwright/s3\" } }. All masters say the same.",
+    ),
+    key(
+        "archive_wait",
+        "\"7d\"",
+        "How much longer than keep_dead_jobs and keep_history what is not archived yet\n\
+                              waits for an archive that cannot be written.",
+    ),
+    key("keep_archived_jobs", "\"forever\"", "How long the archive keeps jobs, ..."),
+    key("keep_archived_logs", "\"forever\"", "... logs, ..."),
+    key("keep_archived_history", "\"forever\"", "... and days of history."),
     key("body_limit", "\"8MiB\"", "Largest body of a request, packages apart."),
     key("tasks_per_job", "100000", "Most tasks in one job."),
     key("blob_limit", "\"4GiB\"", "Largest package that can be uploaded."),

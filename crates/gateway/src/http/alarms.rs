@@ -49,6 +49,9 @@ impl Api {
             Noticed::DownRateLimited { waiting } => {
                 Some(Alarm::DownRateLimited { waiting: *waiting })
             }
+            Noticed::ArchiveFailing { seconds, waiting, lost } => {
+                Some(Alarm::ArchiveFailing { seconds: *seconds, waiting: *waiting, lost: *lost })
+            }
             Noticed::MachineSilent { .. } | Noticed::ClockSkew { .. } => None,
         }));
         alarms.extend(known.iter().filter(|(_, known)| !known.damage.is_empty()).map(

@@ -2,6 +2,7 @@
 //! blobs and its checkpoints.
 
 use super::replica_services::{Cursor, EventRecord, FeedPage, ReplicaServices};
+use crate::archiver::Archive;
 use axum::body::{Body, HttpBody};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
@@ -34,6 +35,8 @@ pub struct MasterServices {
     pub blobs: Arc<BlobStore>,
     pub peers: Arc<dyn OtherReplicas>,
     pub history: HistoryService,
+    /// Absent: the cell has none.
+    pub archive: Option<Archive>,
 }
 
 /// The other replicas, for every call other than raft's.
@@ -165,6 +168,10 @@ impl ReplicaServices for MasterServices {
 
     fn candidates(&self) -> &dyn ReplicaProbe {
         self.peers.as_ref()
+    }
+
+    fn archive(&self) -> Option<&Archive> {
+        self.archive.as_ref()
     }
 
     fn history(&self) -> Option<&HistoryService> {

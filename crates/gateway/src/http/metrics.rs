@@ -192,6 +192,7 @@ impl Api {
                 Alarm::MostMachinesSilent { silent, .. } => ("most_machines_silent", silent),
                 Alarm::DownRateLimited { waiting } => ("down_rate_limited", waiting),
                 Alarm::DiskDamage { parts, .. } => ("disk_damage", parts),
+                Alarm::ArchiveFailing { waiting, .. } => ("archive_failing", waiting),
                 _ => continue,
             };
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);

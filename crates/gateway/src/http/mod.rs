@@ -12,6 +12,8 @@ pub(crate) mod access;
 mod admission_limits;
 mod alarms;
 mod apply;
+mod archive;
+pub(crate) mod archived_job;
 mod batch;
 pub mod blob_peers;
 mod blobs;
@@ -33,7 +35,7 @@ pub mod master_services;
 mod metrics;
 mod missing_packages;
 mod names;
-mod output;
+pub(crate) mod output;
 mod overview;
 mod package_holders;
 mod pagination;
@@ -352,6 +354,13 @@ impl Api {
             O::Metrics => self.metrics(call).await,
             O::Health => self.health(call).await,
             O::Ready => self.ready(call).await,
+            O::GetArchive => self.get_archive(call).await,
+            O::ListArchivedJobs => self.list_archived_jobs(call).await,
+            O::GetArchivedJob => self.get_archived_job(call).await,
+            O::ListArchivedLogs => self.list_archived_logs(call).await,
+            O::GetArchivedLog => self.get_archived_log(call).await,
+            O::ListArchivedDays => self.list_archived_days(call).await,
+            O::RestoreHistory => self.restore_history(call).await,
             _ => Err(ApiError::new(Code::Internal, "nobody answers this route")),
         }
     }

@@ -42,7 +42,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One attempt of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     pub task: TaskId,
     /// `user/job/index`.
     pub name: String,
@@ -50,7 +50,7 @@ pub(super) struct Attempt {
 }
 
 /// The agent of a machine, and its published address.
-pub(super) struct Agent {
+pub(crate) struct Agent {
     pub machine: Name,
     pub address: String,
 }
@@ -232,7 +232,7 @@ fn first_query(call: &Call, attempt: &Attempt) -> OutputQuery {
     }
 }
 
-async fn read_piece(
+pub(crate) async fn read_piece(
     connection: &mut AgentConnection,
     attempt: &Attempt,
     query: &OutputQuery,

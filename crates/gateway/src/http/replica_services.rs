@@ -1,6 +1,7 @@
 //! Services of a replica beyond the replicated state: the feed of events, the audit log, saved
 //! checkpoints and the bytes of blobs. Handlers use this interface and no files.
 
+use crate::archiver::Archive;
 use axum::body::Body;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{AuditView, CheckpointView};
@@ -105,6 +106,11 @@ pub trait ReplicaServices: Send + Sync + 'static {
     /// # Errors
     /// When the files cannot be read.
     fn audit(&self, after: Cursor, limit: usize) -> Result<FeedPage<AuditView>, ApiError>;
+
+    /// The archive of the cell, if it has one.
+    fn archive(&self) -> Option<&Archive> {
+        None
+    }
 
     /// Damaged or missing files on the disk of this replica.
     fn disk_damage(&self) -> Vec<String> {

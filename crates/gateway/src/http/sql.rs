@@ -30,6 +30,7 @@ impl Api {
             rows: answer.rows.into_iter().map(row).collect(),
             truncated: answer.truncated,
             reaches_back_to: answer.reaches_back_to,
+            archived: self.services.archive().is_some(),
             index,
         };
         Ok(reply::json(&call, index, &answer))

@@ -63,7 +63,7 @@ fn version_before(state: &State, job: JobId, version: u32) -> u32 {
     origin.filter(is_kept).or_else(|| older.max()).unwrap_or(version)
 }
 
-fn version_view(state: &State, job: &Job, row: &JobVersion) -> VersionView {
+pub(super) fn version_view(state: &State, job: &Job, row: &JobVersion) -> VersionView {
     let tasks = state.job_load(row.job).and_then(|load| load.at_version.get(&row.version));
     VersionView {
         version: row.version,

@@ -1,9 +1,10 @@
 //! Background tasks of a running master, beside its listener: checkpoints, blob replication,
 //! raising the level, the first commands of a new cell, joining, and the renewal of credentials.
 
-use super::{AccessMode, DEV_USER, ServeError};
+use super::{AccessMode, DEV_USER, ServeError, agent_dialler};
 use crate::access::authenticator::MasterAuthenticator;
 use crate::access::replica_credentials::ReplicaCredentials;
+use crate::archiver::{Archiver, restore};
 use crate::config::Config;
 use crate::http::master_services::MasterServices;
 use crate::init::{first_requests, forget_first_requests};
@@ -28,6 +29,7 @@ use cellwright_master::level::ReplicaProbe;
 use cellwright_master::load_sampler;
 use cellwright_store::Role;
 use cellwright_supervise::failpoint;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +94,36 @@ pub(super) async fn start_background_tasks(
         background_tasks.push(supervisor.spawn_finite("joining", joining));
     }
     Ok(background_tasks)
+}
+
+/// Starts the writer of the archive, and what brings history back from it, if the cell has one.
+pub(super) fn start_archiver(
+    config: &Config,
+    handle: &MasterHandle,
+    services: &Arc<MasterServices>,
+    credentials: Option<&ReplicaCredentials>,
+) -> Vec<JoinHandle<()>> {
+    let Some(archive) = services.archive.clone() else { return Vec::new() };
+    let history = cellwright_master::history::folder(&config.data_dir);
+    if let Some(archive) = &config.archive {
+        // Until the leader knows what is in there, nothing that is old is sure to be.
+        services.history.set_archived(archive.wait, BTreeSet::new());
+    }
+    let archiver = Archiver {
+        archive: archive.clone(),
+        handle: handle.clone(),
+        services: services.clone(),
+        agents: agent_dialler(config, credentials),
+        history: history.clone(),
+    };
+    let archiving = move || archiver.clone().run();
+    let restoring = handle.clone();
+    let restoring = move || restore::run(archive.clone(), restoring.clone(), history.clone());
+    let supervisor = handle.supervisor();
+    vec![
+        supervisor.spawn_restarting("writing the archive", archiving),
+        supervisor.spawn_restarting("bringing history back", restoring),
+    ]
 }
 
 /// Starts the background tasks that depend on how callers authenticate: counted rejections, the

@@ -5,14 +5,17 @@
 
 use crate::support::{Cell, CellOptions, TestResponse, digest_of, job, machine, route, user};
 use axum::body::Body;
+use bytes::Bytes;
 use cellwright_api::exec::EXEC_PROTOCOL;
 use cellwright_api::output::AGENT_ADDRESS_ATTRIBUTE;
 use cellwright_api::routes::{Access, Content, Operation, Route, RouteKind, routes};
+use cellwright_archive::compress;
+use cellwright_archive::names::{DayObject, JobObject, LogObject};
 use cellwright_cell::command::Command;
 use cellwright_cell::credential::{KeyFingerprint, ReplicaJoinRequest, SecretHash, TokenKind};
-use cellwright_cell::name::Name;
+use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::quota::Capability;
-use cellwright_cell::time::Span;
+use cellwright_cell::time::{Span, Time};
 use cellwright_gateway::http::ApiConfig;
 use cellwright_master::handle::Caller;
 use http_body_util::BodyExt;
@@ -192,6 +195,41 @@ fn records(replica: &str) -> Vec<Step> {
         step("GET /metrics", NONE),
         step("GET /healthz", NONE),
         step("GET /readyz", NONE),
+    ]
+}
+
+/// The job `jrun` as it would be in the archive, a piece of its output, and a day of history.
+async fn put_into_archive(cell: &Cell) {
+    let view = cell.must("GET /v1/jobs/root/jrun", NONE).await.body["item"].clone();
+    let job = json!({ "format": 1, "cell": "aa", "job": view, "versions": [], "tasks": [] });
+    let job_key = JobKey { user: Name::new("root").unwrap(), job: Name::new("jrun").unwrap() };
+    let submitted = Time(5);
+    let names = [
+        JobObject { job: job_key.clone(), submitted, ended: Time(6) }.name(),
+        LogObject { job: job_key, submitted, index: 0, attempt: 1 }.name(),
+        DayObject { table: "events".into(), part: "2026-11-19".into() }.name(),
+    ];
+    for name in names {
+        let content = match DayObject::parse(&name) {
+            Some(_) => Bytes::from_static(b"PAR1PAR1"),
+            None => compress(job.to_string().as_bytes()),
+        };
+        cell.archive.store().put(&name, content).await.unwrap();
+    }
+}
+
+fn archive() -> Vec<Step> {
+    vec![
+        step("GET /v1/archive", NONE),
+        step("GET /v1/archive/jobs", NONE),
+        step("GET /v1/archive/jobs/root/jrun", NONE),
+        step("GET /v1/archive/logs/root/jrun", NONE),
+        step("GET /v1/archive/logs/root/jrun/0", NONE),
+        step("GET /v1/archive/history", NONE),
+        step(
+            "POST /v1/archive/history/restore",
+            json!({ "from": "2026-11-19", "to": "2026-11-19" }),
+        ),
     ]
 }
 
@@ -444,7 +482,8 @@ pub async fn prepared_cells() -> (Cell, Cell, Vec<Step>) {
         ..CellOptions::default()
     })
     .await;
-    let steps = [jobs(), machines(), users(&token), records(&second.address)];
+    put_into_archive(&cell).await;
+    let steps = [jobs(), machines(), users(&token), records(&second.address), archive()];
     cell.done.lock().unwrap().clear();
     (cell, second, steps.into_iter().flatten().collect())
 }

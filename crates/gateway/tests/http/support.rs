@@ -5,10 +5,12 @@ use axum::http::{HeaderMap, Request, Response};
 use cellwright_api::client::{ApiClientConfig as ClientSettings, Client};
 use cellwright_api::routes::{Operation, Route, routes};
 use cellwright_api::wire::{self, Spoken, WireRange};
+use cellwright_archive::ArchivePlace;
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::name::Name;
 use cellwright_gateway::access::caller::Unauthenticated;
 use cellwright_gateway::access::listener::{Authenticator, ConnInfo, Listener, ListenerLimits};
+use cellwright_gateway::archiver::{Archive, ArchiveConfig};
 use cellwright_gateway::http::blob_peers::HttpBlobPeers;
 use cellwright_gateway::http::master_services::MasterServices;
 use cellwright_gateway::http::{Api, ApiConfig, is_of_console};
@@ -142,6 +144,8 @@ pub struct Cell {
     pub barred: Arc<Mutex<BTreeSet<String>>>,
     /// The other replicas.
     pub blob_peers: Arc<HttpBlobPeers>,
+    /// In its folder, and written by tests alone.
+    pub archive: Archive,
     server_task: JoinHandle<()>,
     /// The writer of history.
     pub history_keeper: Option<HistoryWriter>,
@@ -216,6 +220,9 @@ impl Cell {
         let history_config = cellwright_history::RetentionConfig::default();
         let keeper =
             history.start_writer(&folder.0, history_config, &Supervisor::default()).unwrap();
+        let place = ArchivePlace::Folder(folder.0.join("archive"));
+        let config = ArchiveConfig::keeping_all(place);
+        let archive = Archive::new(Name::new("aa").unwrap(), config);
         let services = MasterServices {
             history,
             replicated: handle.replicated().clone(),
@@ -225,6 +232,7 @@ impl Cell {
             replica: Name::new("m1").unwrap(),
             blobs: blobs.clone(),
             peers: blob_peers.clone(),
+            archive: Some(archive.clone()),
         };
         let membership = Membership { handle: handle.clone(), candidates: blob_peers.clone() };
         let api = Api::new(handle, Arc::new(services), options.api);
@@ -241,6 +249,7 @@ impl Cell {
             done,
             barred,
             blob_peers,
+            archive,
             server_task,
             history_keeper: Some(keeper),
             _folder: folder,

@@ -448,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn a_registry_elsewhere_cannot_send_us_to_ourselves() {
         let line = |host: &str, is_local| HttpClient {
-            tls: crate::registry::trust_roots::tls_config(None).unwrap(),
+            tls: cellwright_identity::public_tls::client_config(None).unwrap(),
             insecure_http: true,
             host: host.to_owned(),
             is_local,

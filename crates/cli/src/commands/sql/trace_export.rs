@@ -85,6 +85,7 @@ impl TraceExport {
             rows: self.tables.iter().map(row).collect(),
             truncated: false,
             reaches_back_to: None,
+            archived: false,
             index: 0,
         }
     }
