@@ -373,3 +373,31 @@ class Operations:
     def ready(self) -> Any:
         """The replica knows a leader and has applied what it knows of."""
         return self._call("GET", "/readyz", {})
+
+    def get_archive(self, *, consistent: Any = None) -> Any:
+        """How the archive is doing. The leading master knows: ask with `consistent`."""
+        return self._call("GET", "/v1/archive", {"consistent": consistent})
+
+    def list_archived_jobs(self, *, user: Any = None, limit: Any = None, after: Any = None) -> Any:
+        """Jobs of the archive by owner and name: one's own, and those of others for users with read_specs."""
+        return self._call("GET", "/v1/archive/jobs", {"user": user, "limit": limit, "after": after})
+
+    def get_archived_job(self, user: str | int, job: str | int, *, submitted: Any = None) -> Any:
+        """A job of the archive: its spec, its versions, and how its tasks ended."""
+        return self._call("GET", f"/v1/archive/jobs/{at(user)}/{at(job)}", {"submitted": submitted})
+
+    def list_archived_logs(self, user: str | int, job: str | int, *, limit: Any = None, after: Any = None) -> Any:
+        """Whose output of a job is in the archive, by task and attempt."""
+        return self._call("GET", f"/v1/archive/logs/{at(user)}/{at(job)}", {"limit": limit, "after": after})
+
+    def get_archived_log(self, user: str | int, job: str | int, index: str | int, *, submitted: Any = None, attempt: Any = None) -> bytes:
+        """What a task wrote, from the archive: gzip of lines of JSON, of which the first says whose it is, and the others are the parts of the output."""
+        return self._call("GET", f"/v1/archive/logs/{at(user)}/{at(job)}/{at(index)}", {"submitted": submitted, "attempt": attempt}, raw=True)
+
+    def list_archived_days(self, *, limit: Any = None, after: Any = None) -> Any:
+        """Days of history in the archive, by table."""
+        return self._call("GET", "/v1/archive/history", {"limit": limit, "after": after})
+
+    def restore_history(self, body: dict[str, Any]) -> Any:
+        """Have the tables of `sql` hold days of the archive again, for a while."""
+        return self._call("POST", "/v1/archive/history/restore", {}, body)

@@ -150,6 +150,8 @@ mod tests {
             ram_reserved, cpu_limit, ram_limit)
             VALUES (1793491200000, '2026-11-01', 300000, 'ann', 'web', 0, 1, 'm1', 'batch',
             60, 500, 600, 1, 2, 3, 4, 5, 6, 7, 8);
+        ALTER TABLE feed_position RENAME TO place;
+        ALTER TABLE place RENAME COLUMN log_epoch TO era;
         PRAGMA user_version = 1;";
 
     #[test]

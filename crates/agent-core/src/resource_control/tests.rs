@@ -579,8 +579,12 @@ proptest! {
                 if over {
                     continue;
                 }
-                // A lower task that holds some of it is dying too.
-                for other in tasks.iter().filter(|t| t.priority < victim.priority) {
+                // A lower task that holds some of it is dying too, unless its limits were promised.
+                let is_kept = |t: &TaskSample| {
+                    t.is_packed_by_limits() && t.used.get(dimension) <= t.limits.get(dimension)
+                };
+                let lower = tasks.iter().filter(|t| t.priority < victim.priority);
+                for other in lower.filter(|t| !is_kept(t)) {
                     let spared = other.used.get(dimension) > 0 && !control.is_dying(other.attempt);
                     prop_assert!(!spared, "{victim:?} died before {other:?}");
                 }

@@ -57,8 +57,8 @@ fn given() -> Vec<Given> {
     ]
 }
 
-const LISTED: [Listed; 5] =
-    [Listed::Job, Listed::Port, Listed::Model, Listed::Package, Listed::Domain];
+const LISTED: [Listed; 6] =
+    [Listed::Job, Listed::Port, Listed::Model, Listed::Package, Listed::Domain, Listed::Metric];
 
 fn constraint_flaws() -> Vec<ConstraintFlaw> {
     vec![

@@ -1,6 +1,7 @@
 //! The OpenAPI document against the server: every route in it answers, and the server's answers
 //! match its schemas.
 
+use crate::every_route::put_into_archive;
 use crate::support::{Cell, job, within};
 use cellwright_api::routes::{Content, routes};
 use serde_json::{Value, json};
@@ -77,6 +78,7 @@ async fn what_is_sent_is_what_the_document_says() {
     let mut scaled = job("jscaled", 1);
     scaled["scale"] = json!({ "min": 1, "max": 2 });
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": scaled })).await;
+    put_into_archive(&cell, "ubar", "jfoo").await;
     let document = cell.must("GET /v1/openapi.json", Value::Null).await.body;
     let values = [
         ("{user}", "ubar"),

@@ -198,11 +198,12 @@ fn records(replica: &str) -> Vec<Step> {
     ]
 }
 
-/// The job `jrun` as it would be in the archive, a piece of its output, and a day of history.
-async fn put_into_archive(cell: &Cell) {
-    let view = cell.must("GET /v1/jobs/root/jrun", NONE).await.body["item"].clone();
+/// The job as it would be in the archive, a piece of its output, and a day of history.
+pub async fn put_into_archive(cell: &Cell, user: &str, job: &str) {
+    let job_key = JobKey { user: Name::new(user).unwrap(), job: Name::new(job).unwrap() };
+    let path = format!("GET /v1/jobs/{job_key}");
+    let view = cell.must(&path, NONE).await.body["item"].clone();
     let job = json!({ "format": 1, "cell": "aa", "job": view, "versions": [], "tasks": [] });
-    let job_key = JobKey { user: Name::new("root").unwrap(), job: Name::new("jrun").unwrap() };
     let submitted = Time(5);
     let names = [
         JobObject { job: job_key.clone(), submitted, ended: Time(6) }.name(),
@@ -482,7 +483,7 @@ pub async fn prepared_cells() -> (Cell, Cell, Vec<Step>) {
         ..CellOptions::default()
     })
     .await;
-    put_into_archive(&cell).await;
+    put_into_archive(&cell, "root", "jrun").await;
     let steps = [jobs(), machines(), users(&token), records(&second.address), archive()];
     cell.done.lock().unwrap().clear();
     (cell, second, steps.into_iter().flatten().collect())

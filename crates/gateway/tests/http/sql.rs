@@ -48,7 +48,7 @@ async fn a_refused_query_is_the_askers_fault_and_says_why() {
     for (body, status, code, part) in [
         (json!({ "query": "select x from" }), 400, "bad-sql", "incomplete input"),
         (json!({ "query": "select nope from events" }), 400, "bad-sql", "       ^"),
-        (json!({ "query": "drop table place" }), 400, "bad-sql", "is not allowed"),
+        (json!({ "query": "drop table feed_position" }), 400, "bad-sql", "is not allowed"),
         (json!({ "query": "pragma user_version" }), 400, "bad-sql", "PRAGMA user_version"),
         (json!({ "query": "" }), 400, "bad-sql", "nothing is asked"),
         (json!({ "query": "select \u{0}1" }), 400, "bad-sql", ""),
