@@ -151,8 +151,8 @@ impl Job {
     }
 
     /// Whether its open update has nothing left to do: every live task runs the new version, which
-    /// waits for no promotion, none was skipped, and none has failed for good, which its owner should look at first. An update
-    /// that is being undone ends by itself.
+    /// waits for no promotion, none was skipped, and none has failed for good, which its owner
+    /// should look at first. An update that is being undone ends by itself.
     #[must_use]
     pub fn update_is_complete(&self, load: &JobLoad) -> bool {
         let is_settled = |update: &Update| {

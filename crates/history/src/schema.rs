@@ -168,8 +168,8 @@ mod tests {
         let absent = vec![Value::Integer(500), Value::Null, Value::Null];
         let none = "select count(*) from submissions";
         for _ in 0..2 {
-            assert_eq!(query(&folder, sums).rows, [row.clone()]);
-            assert_eq!(query(&folder, rows).rows, [absent.clone()]);
+            assert_eq!(query(&folder, sums).rows, std::slice::from_ref(&row));
+            assert_eq!(query(&folder, rows).rows, std::slice::from_ref(&absent));
             assert_eq!(query(&folder, none).rows, [[Value::Integer(0)]]);
             drop(History::open(folder.path(), settings()).unwrap());
         }

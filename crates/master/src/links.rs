@@ -4,8 +4,8 @@
 //! machine change or the interval is over, so the replica sets the rate and changes are delivered
 //! at once.
 //!
-//! Every replica can answer from its own copy of the state: orders carry (log epoch, index) and agents
-//! obey only newer ones.
+//! Every replica can answer from its own copy of the state: orders carry (log epoch, index) and
+//! agents obey only newer ones.
 
 use crate::clock::Clock;
 use crate::peers::{PeerAnswer, PeerCall, Peers};

@@ -125,10 +125,10 @@ fn a_job_that_the_cell_has_forgotten_is_shown_and_runs_again() {
     assert_eq!(shown["job"]["submitted_at"], row["submitted_at"]);
     assert_eq!(shown["versions"][0]["change"], "created", "{shown}");
     let end = &shown["tasks"][0]["last_end"];
-    assert_eq!((&end["text"], &end["machine"]), (&value!("exit code 3"), &value!("local")));
+    assert_eq!((&end["text"], &end["machine"]), (&value!("exited with code 3"), &value!("local")));
     let told = world.say(&["archive", "show", "dev/greet"]);
     assert!(told.starts_with("job dev/greet failed\n"), "{told}");
-    assert!(told.contains("exit code 3"), "{told}");
+    assert!(told.contains("exited with code 3"), "{told}");
     // Its file runs again as it is, and becomes another job of that name.
     let file = world.folder.path("again.yaml");
     let told = world.say(&["archive", "restore", "greet", "--to", &file]);

@@ -1,6 +1,6 @@
-//! What a machine is worth: a task gets, of a machine whose cores count double, half of what it asks
-//! for, and is charged and reported in cores of the cell. And a task that says nothing of disk has
-//! the cell's default as its limit.
+//! What a machine is worth: a task gets, of a machine whose cores count double, half of what it
+//! asks for, and is charged and reported in cores of the cell. And a task that says nothing of disk
+//! has the cell's default as its limit.
 
 use crate::reclaim::{cap, group};
 use cellwright_agent::cgroups::base_name;

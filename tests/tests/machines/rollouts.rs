@@ -1,5 +1,5 @@
-//! Updates and those who wait for them go on when the leading master is lost: what a version is, who
-//! made it and how its canaries are is in the log.
+//! Updates and those who wait for them go on when the leading master is lost: what a version is,
+//! who made it and how its canaries are is in the log.
 
 use cellwright_tests::binary::cell as binary;
 use cellwright_tests::machines::{Machines, MachinesPlan, SLEEP_FOREVER, key};

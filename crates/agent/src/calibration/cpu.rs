@@ -8,8 +8,8 @@
 //! of one model have one factor.
 //!
 //! Rejected: the clock rate, which says nothing of what a core does in a cycle; measuring unless
-//! switched off. A cell of one model gains nothing by it, and where a neighbour on the same hardware
-//! is loud the first measurement would be kept.
+//! switched off. A cell of one model gains nothing by it, and where a neighbour on the same
+//! hardware is loud the first measurement would be kept.
 
 use crate::record::{self, Durability, Recorded};
 use cellwright_cell::resource::Resources;

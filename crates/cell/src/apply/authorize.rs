@@ -146,12 +146,8 @@ impl<'c> Rights<'c> {
             | C::RestartTasks { job: key, .. }
             | C::StartTasks { job: key, .. }
             | C::UndoUpdate { job: key, .. } => job(key),
-            C::ResizeLimits { job: key, .. } => {
-                Rights { controller: Some(ControllerName::Scaling), ..job(key) }
-            }
-            C::CloseUpdate { job: key, .. } => {
-                Rights { controller: Some(ControllerName::Update), ..job(key) }
-            }
+            C::ResizeLimits { job: key, .. } => job(key).or_controller(ControllerName::Scaling),
+            C::CloseUpdate { job: key, .. } => job(key).or_controller(ControllerName::Update),
             C::StepUpdate { .. } => Rights::controller(ControllerName::Update),
             C::GiveBack { .. } => Rights::controller(ControllerName::Gang),
             C::StepRestart { .. } => Rights::controller(ControllerName::Restart),
@@ -176,6 +172,11 @@ impl<'c> Rights<'c> {
 }
 
 impl Rights<'_> {
+    /// The controller may send it too.
+    fn or_controller(self, controller: ControllerName) -> Self {
+        Rights { controller: Some(controller), ..self }
+    }
+
     fn of_revocation(part: PartKind) -> Rights<'static> {
         use Capability::{ManageMachines, ManageUsers};
         match part {

@@ -29,8 +29,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Preempts what is left of the gangs of these jobs, whose tasks these tasks preempt, if they may
-    /// preempt all of them.
+    /// Preempts what is left of the gangs of these jobs, whose tasks these tasks preempt, if they
+    /// may preempt all of them.
     pub(super) fn preempt_rest_of_gangs(
         &mut self,
         victims: &[(JobId, (Priority, TaskId))],

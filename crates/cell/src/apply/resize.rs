@@ -51,7 +51,7 @@ impl Context<'_> {
         Ok(job_outcome(done, ApplyOutcome::Resized, closed))
     }
 
-    /// Whoever chooses a size takes it from the scaling of the job, which is not a choice of its own.
+    /// Whoever chooses a size takes it from the job's scaling.
     pub(super) fn note_sized_by_hand(&mut self, id: JobId) {
         if self.size_reason() == Reason::Requested {
             self.sized_by_hand(id);

@@ -2,9 +2,9 @@
 //! those that failed for good. The rest of the job stays as it is: what finished has done its work.
 //!
 //! A job that is over comes back to life with the spec it had, and is admitted as if it were
-//! submitted: its quota may be somebody else's by now. It stays the same job, with its history, its
-//! name and the tasks that finished. Rejected: a new job with the indices that failed. Whoever reads
-//! results by index would have to put them together again.
+//! submitted: its quota may be somebody else's by now. It stays the same job, with its history,
+//! its name and the tasks that finished. Rejected: a new job with the indices that failed. Whoever
+//! reads results by index would have to put them together again.
 
 use super::Context;
 use super::resize::waiting_state;

@@ -33,9 +33,8 @@ impl Context<'_> {
         Ok(Done::Applied)
     }
 
-    /// Stops one task alone. It stays dead, also through updates: its owner
-    /// may start it again, and so do a shrink below it and a growth back, or of a daemon, its machine
-    /// leaving and coming back.
+    /// Stops one task alone. It stays dead, also through updates, until its owner starts it again,
+    /// or a shrink below it is followed by a growth, or a daemon's machine leaves and comes back.
     pub(super) fn stop_single_task(
         &mut self,
         key: &JobKey,

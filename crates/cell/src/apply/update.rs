@@ -280,7 +280,7 @@ fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) 
     updated
 }
 
-/// The canaries are the tasks with the lowest indices, below this one. A daemon has gaps among them.
+/// The canaries are the tasks with the lowest indices, below this one. A daemon has gaps.
 fn canary_index_end(job: &Job, canaries: u32) -> u32 {
     match canaries.checked_sub(1) {
         Some(last) if job.is_daemon() => {

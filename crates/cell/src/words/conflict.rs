@@ -80,9 +80,7 @@ impl fmt::Display for Conflict {
                 let kind = if *is_cron { "periodic job" } else { "job" };
                 write!(f, "{kind} {by} needs package {digest}")
             }
-            Conflict::NoReplicaWaits(name) => {
-                write!(f, "no replica {name} waits to be confirmed")
-            }
+            Conflict::NoReplicaWaits(name) => write!(f, "no replica {name} waits to be confirmed"),
             Conflict::AllocAtLimits => f.write_str(
                 "an alloc is charged at its limits: what runs inside is counted against them",
             ),

@@ -321,6 +321,16 @@ impl TranscriptRunner {
                 let index = index.parse().map_err(|_| "an index")?;
                 Command::StepUpdate { job: self.job(job)?, index }
             }
+            ("give-back", [job]) => Command::GiveBack { job: self.job(job)? },
+            ("match", [job]) => Command::MatchMachines { job: self.job(job)? },
+            ("purge", []) => Command::PurgeJobs { ended_before: self.now },
+            _ => return self.start_command(verb, rest),
+        }))
+    }
+
+    /// What has tasks run again.
+    fn start_command(&self, verb: &str, rest: Words<'_>) -> Result<Option<Command>, String> {
+        Ok(Some(match (verb, rest) {
             ("restart", [job]) => Command::RestartTasks { job: self.job(job)?, index: None },
             ("restart-task" | "step-restart" | "start-task", [task]) => {
                 let (job, index) = task.rsplit_once('/').ok_or("USER/JOB/INDEX")?;
@@ -334,9 +344,6 @@ impl TranscriptRunner {
             ("start-failed", [job]) => {
                 Command::StartTasks { job: self.job(job)?, which: TasksToStart::Failed }
             }
-            ("give-back", [job]) => Command::GiveBack { job: self.job(job)? },
-            ("match", [job]) => Command::MatchMachines { job: self.job(job)? },
-            ("purge", []) => Command::PurgeJobs { ended_before: self.now },
             _ => return Ok(None),
         }))
     }

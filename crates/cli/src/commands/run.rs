@@ -2,14 +2,17 @@
 //! differs is updated by a rolling update, and one that is equal is left alone. The cell decides in
 //! one step which of these applies, and reports it here.
 
+mod notices;
+
+use self::notices::{ended_text, warn_stopped_tasks};
 use super::file::JobFile;
 use super::file_inputs::InputArgs;
 use super::one_off::{self, OneOffArgs, Program};
 use super::target::{TargetArg, parse_target};
-use super::update::{closed_message, skipped_text};
+use super::update::closed_message;
 use super::wait::goal::{self, GoalDocument, GoalResult};
 use super::wait::{WaitOptions, WaitResult, is_over_within};
-use super::{Success, file, package, pagination, parse, plan_request, start};
+use super::{Success, file, package, parse, plan_request, start};
 use crate::args::OutputArgs;
 use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
@@ -17,11 +20,10 @@ use crate::format;
 use crate::output::{Output, print, print_named, print_notice, print_prose};
 use crate::runtime::block_on;
 use cellwright_api::client::{ChangeOptions, ClientError};
-use cellwright_api::types::{Changed, JobPlan, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView};
+use cellwright_api::types::{Changed, JobPlan, PlanJobs, PlanToken, PlanView, SubmitJob};
 use cellwright_cell::command::ApplyOutcome;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::{JobKind, JobSpec};
-use cellwright_cell::task::{StopCause, TaskOutcome, TaskState};
 use cellwright_lang::{CronDocument, Document, Format, JobDocument};
 use clap::Args;
 use serde::Serialize;
@@ -468,9 +470,12 @@ async fn run_job(
     // A run with a plan token changes exactly the versions that the plan saw, or fails.
     let expect = planned.map(|job| job.version.unwrap_or(0));
     let change = ChangeOptions { expect, ..ChangeOptions::default() };
-    let apply = async || match again {
-        true => cell.client.apply_job_again(owner, spec, &change).await,
-        false => cell.client.apply_job(owner, spec, &change).await,
+    let apply = async || {
+        if again {
+            cell.client.apply_job_again(owner, spec, &change).await
+        } else {
+            cell.client.apply_job(owner, spec, &change).await
+        }
     };
     let mut answer = apply().await;
     if let Some(stopping) = stopping_job_of(&answer).filter(|_| plan.is_none()) {
@@ -530,58 +535,6 @@ async fn wait_until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     }
 }
 
-/// What to type for a batch job that has ended and is not run once more by itself.
-fn ended_text(job: &JobKey) -> String {
-    format!(
-        "job {job} has ended and is as the file says; to run all of it again: --again; what failed \
-         of it: cell run --failed {job}"
-    )
-}
-
-/// Whether the task was stopped permanently, by a user.
-fn is_stopped(task: &TaskView) -> bool {
-    matches!(
-        task.state,
-        TaskState::Stopping(StopCause::Killed) | TaskState::Dead(TaskOutcome::Killed)
-    )
-}
-
-/// Warns about stopped tasks, and about those that an update skipped: a job that matches its file
-/// does not necessarily run completely.
-async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
-    let job = cell.client.job(key).await?.value.item;
-    let skipped = goal::skipped(&job);
-    if skipped > 0 {
-        print_notice(&skipped_text(&key.to_string(), skipped));
-    }
-    if job.tasks.killed == 0 && job.tasks.stopping == 0 {
-        return Ok(());
-    }
-    let tasks = pagination::tasks(cell, key).await?;
-    let specified_tasks = tasks.iter().filter(|task| job.wants(task));
-    let stopped: Vec<&str> =
-        specified_tasks.filter(|task| is_stopped(task)).map(|task| task.name.as_str()).collect();
-    if let Some(text) = stopped_tasks_text(key, &stopped) {
-        print_notice(&text);
-    }
-    Ok(())
-}
-
-fn stopped_tasks_text(job: &JobKey, stopped: &[&str]) -> Option<String> {
-    Some(match stopped {
-        [] => return None,
-        [single] => format!(
-            "task {single} was stopped alone and stays stopped; to start it again: cell start \
-             {single}"
-        ),
-        [first, rest @ ..] => format!(
-            "{} tasks were stopped alone and stay stopped, as {first}; to start them again: cell \
-             start '{job}/[…]'",
-            rest.len() + 1
-        ),
-    })
-}
-
 /// A periodic job is replaced as a whole; the first version is a new job.
 async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<RunResult, Failure> {
     let path = format!("/v1/crons/{owner}/{}", cron.spec.name);
@@ -609,22 +562,6 @@ async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<RunRe
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tasks_that_stay_stopped_are_told_with_what_to_type() {
-        let name = |text: &str| Name::new(text).unwrap();
-        let key = JobKey { user: name("dev"), job: name("web") };
-        assert_eq!(stopped_tasks_text(&key, &[]), None);
-        let single = stopped_tasks_text(&key, &["dev/web/2"]).unwrap();
-        assert!(
-            single.starts_with("task dev/web/2 was stopped alone and stays stopped; "),
-            "{single}"
-        );
-        assert!(single.ends_with("to start it again: cell start dev/web/2"), "{single}");
-        let two = stopped_tasks_text(&key, &["dev/web/1", "dev/web/2"]).unwrap();
-        let want = "2 tasks were stopped alone and stay stopped, as dev/web/1; ";
-        assert!(two.starts_with(want), "{two}");
-    }
 
     #[test]
     fn a_short_f_is_the_file_and_never_something_else() {

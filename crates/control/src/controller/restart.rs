@@ -42,8 +42,8 @@ impl Controller for RollingRestart {
     }
 }
 
-/// Restarts up to `share` tasks of the job, checking `rows_left` of them from `next` on; returns how
-/// many were checked.
+/// Restarts up to `share` tasks of the job, checking `rows_left` of them from `next` on; returns
+/// how many were checked.
 fn steps(
     view: &ControllerView<'_>,
     id: JobId,

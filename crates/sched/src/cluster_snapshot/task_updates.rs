@@ -117,18 +117,10 @@ impl ClusterSnapshot {
             }
             return;
         }
-        // An alloc that is only read again keeps its members.
-        let members = self.allocs.get(&task).map(|row| row.members.clone()).unwrap_or_default();
-        let members: Vec<(TaskId, TaskRow)> =
-            members.into_iter().map(|m| (m, self.tasks[m.slot()].clone())).collect();
-        // So do holds of other tasks in it; what members hold elsewhere goes with them and comes
-        // back.
-        let elsewhere: Vec<(TaskId, Hold)> = self
-            .reserved_in(task)
-            .into_iter()
-            .chain(members.iter().map(|(member, _)| *member))
-            .filter_map(|other| Some((other, self.reserved_of(other)?.clone())))
-            .collect();
+        // An alloc that is only read again keeps its members, and so do holds of other tasks in it;
+        // what members hold elsewhere goes with them and comes back.
+        let members = self.members_of(task);
+        let elsewhere = self.holds_around(task, &members);
         self.drop_task(task);
         let row = self.row_mut(task);
         row.job = info.job;
@@ -153,6 +145,20 @@ impl ClusterSnapshot {
         for (other, hold) in elsewhere {
             self.reserve(other, hold);
         }
+    }
+
+    fn members_of(&self, alloc: TaskId) -> Vec<(TaskId, TaskRow)> {
+        let members = self.allocs.get(&alloc).map(|row| row.members.clone()).unwrap_or_default();
+        members.into_iter().map(|m| (m, self.tasks[m.slot()].clone())).collect()
+    }
+
+    /// Holds of other tasks in the alloc, and those that its members have elsewhere.
+    fn holds_around(&self, alloc: TaskId, members: &[(TaskId, TaskRow)]) -> Vec<(TaskId, Hold)> {
+        self.reserved_in(alloc)
+            .into_iter()
+            .chain(members.iter().map(|(member, _)| *member))
+            .filter_map(|other| Some((other, self.reserved_of(other)?.clone())))
+            .collect()
     }
 
     /// Removes a task, pending or placed. Members of an alloc are removed with it.
@@ -247,9 +253,9 @@ impl ClusterSnapshot {
 }
 
 /// Tasks of a job affect each other's placement when it has spread limits, or when it is a service
-/// of several tasks, which are preferably not all lost with one machine. A service is what its owner
-/// calls latency-sensitive, or what is started again whenever it ends, whatever its priority; the
-/// tasks of other jobs each do their part and are run again where they are lost.
+/// of several tasks, which are preferably not all lost with one machine. A service is what its
+/// owner calls latency-sensitive, or what is started again whenever it ends, whatever its priority;
+/// the tasks of other jobs each do their part and are run again where they are lost.
 fn siblings(job: JobId, spec: &JobSpec) -> Option<Siblings> {
     let strict = !spec.spread.is_empty();
     let said = spec.appclass == Some(AppClass::LatencySensitive);

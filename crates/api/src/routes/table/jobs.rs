@@ -119,8 +119,8 @@ pub(super) const ROUTES: &[Route] = &[
             Method::Post,
             "/v1/jobs/{user}/{job}/start",
             "jobs",
-            "Run the tasks that failed for good again. The job may be over: it goes on then, and is \
-             admitted as if it were submitted.",
+            "Run the tasks that failed for good again. The job may be over: it goes on then, and \
+             is admitted as if it were submitted.",
         ),
         START_ERRORS,
     ),
