@@ -11,15 +11,15 @@ use cellwright_store::Role;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Between two samples.
-const SAMPLE_EVERY: Duration = Duration::from_secs(15);
+/// Between two samples: four of them are a minute.
+pub const SAMPLE_EVERY: Duration = Duration::from_secs(15);
 /// Samples of a report.
 const SAMPLES: u32 = 4;
 
-/// Runs for as long as the replica runs.
-pub async fn sample_loads_periodically(handle: MasterHandle) {
+/// Runs for as long as the replica runs; samples `every` so often.
+pub async fn sample_loads_periodically(handle: MasterHandle, every: Duration) {
     let status = handle.replica().watch();
-    let mut ticks = interval(SAMPLE_EVERY);
+    let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut feed = LoadFeed::default();
     let mut samples = 0;

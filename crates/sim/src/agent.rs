@@ -95,6 +95,8 @@ pub struct AgentBugs {
     pub swaps_usage: bool,
     /// Reports limits in force as soon as they are ordered.
     pub confirms_early: bool,
+    /// Reports no shortage of its machine.
+    pub hides_pressure: bool,
     /// Tells each entry of its book as one of the present.
     pub tells_usage_anew: bool,
 }
@@ -238,7 +240,10 @@ impl VirtualAgent {
             book.closed.iter_mut().for_each(|entry| entry.begun = wall);
             book.book = now;
         }
-        let resource_pressure = self.control.resource_pressure(Time(now));
+        let mut resource_pressure = self.control.resource_pressure(Time(now));
+        if self.bugs.hides_pressure {
+            resource_pressure.clear();
+        }
         let spec = self.spec.clone();
         let numbers = usage.iter().filter_map(|usage| self.told_numbers(usage)).collect();
         let facts = Facts { spec, packages: None, usage, resource_pressure, wall, book, numbers };

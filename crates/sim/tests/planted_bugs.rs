@@ -1,10 +1,12 @@
 //! Tests of the simulator itself: known bugs are injected, and each of them must be caught. What a
 //! bug breaks depends on the seed, so several are tried; a bug that no seed exposes fails the test.
 
+use cellwright_control::controller::ControllerBugs;
 use cellwright_sim::agent::AgentBugs;
 use cellwright_sim::cluster::disk::DiskBugs;
 use cellwright_sim::cluster::faults::Fault;
 use cellwright_sim::cluster::net::NetBugs;
+use cellwright_sim::cluster::scenario::Scenario;
 use cellwright_sim::cluster::watches::FlowBugs;
 use cellwright_sim::cluster::{PanicPoint, PlantedBugs, RunPlan, run};
 use cellwright_store::StoreBugs;
@@ -241,6 +243,101 @@ fn cells_in_which_nothing_goes_wrong_keep_every_rule_of_usage() {
         (plan.shape.machines, plan.clients) = (2, 6);
         run(plan).unwrap_or_else(|why| panic!("{why}"));
     }
+}
+
+/// The bug is caught in a run in which this happens and nothing else does, which does not depend
+/// on luck.
+fn assert_caught_in_scenario(bugs: PlantedBugs, scenario: Scenario, words: &str) {
+    let why = run(RunPlan { bugs, ..RunPlan::of_scenario(scenario) }).err();
+    assert!(why.as_ref().is_some_and(|why| why.contains(words)), "not {words}: {why:?}");
+}
+
+fn controllers(bugs: ControllerBugs) -> PlantedBugs {
+    PlantedBugs { controllers: bugs, ..PlantedBugs::default() }
+}
+
+/// Without a bug, the checks that catch them there find nothing.
+#[test]
+fn what_happens_in_scenarios_breaks_no_rule() {
+    for scenario in Scenario::ALL {
+        run(RunPlan::of_scenario(scenario)).unwrap_or_else(|why| panic!("{scenario:?}: {why}"));
+    }
+}
+
+#[test]
+fn a_shortage_of_cpu_that_is_not_reported() {
+    let bugs = agent(AgentBugs { hides_pressure: true, ..AgentBugs::default() });
+    let words = "is short of CPU, and the cell does not know";
+    assert_caught_in_scenario(bugs, Scenario::CpuPressure, words);
+}
+
+#[test]
+fn a_broken_gang_that_gives_nothing_back() {
+    let bugs = ControllerBugs { keeps_broken_gangs: true, ..ControllerBugs::default() };
+    let words = "the gang ubar/directed is broken, and gives nothing back";
+    assert_caught_in_scenario(controllers(bugs), Scenario::BrokenGang, words);
+}
+
+#[test]
+fn a_gang_that_is_to_give_back_before_its_time_is_over() {
+    let bugs = ControllerBugs { gives_back_at_once: true, ..ControllerBugs::default() };
+    let words = "ubar/directed is asked to give back";
+    assert_caught_in_scenario(controllers(bugs), Scenario::BrokenGang, words);
+}
+
+#[test]
+fn a_daemon_that_forgets_a_machine_that_came_back() {
+    let bugs = ControllerBugs { forgets_returned_machines: true, ..ControllerBugs::default() };
+    let words = "the daemon ubar/directed lacks a task on machine-1";
+    assert_caught_in_scenario(controllers(bugs), Scenario::ReturningMachine, words);
+}
+
+#[test]
+fn a_restart_that_is_never_stepped() {
+    let bugs = ControllerBugs { skips_restarts: true, ..ControllerBugs::default() };
+    let words = "2 tasks of ubar/directed are to be restarted, and are not";
+    assert_caught_in_scenario(controllers(bugs), Scenario::Restart, words);
+}
+
+#[test]
+fn canaries_that_are_promoted_at_once() {
+    let bugs = ControllerBugs { promotes_at_once: true, ..ControllerBugs::default() };
+    assert_caught_in_scenario(controllers(bugs), Scenario::Canary, "is asked to be promoted");
+}
+
+#[test]
+fn canaries_that_are_never_promoted() {
+    let bugs = ControllerBugs { never_promotes: true, ..ControllerBugs::default() };
+    let words = "version 2 of ubar/directed is to be promoted, and is not";
+    assert_caught_in_scenario(controllers(bugs), Scenario::Canary, words);
+}
+
+#[test]
+fn an_update_that_was_undone_and_rolls_nothing_back() {
+    let bugs = ControllerBugs { leaves_undone_updates: true, ..ControllerBugs::default() };
+    let words = "ubar/directed goes back to version 1, and 2 tasks do not";
+    assert_caught_in_scenario(controllers(bugs), Scenario::FailedUpdate, words);
+}
+
+#[test]
+fn a_size_beyond_the_quota() {
+    let bugs = ControllerBugs { ignores_quota: true, ..ControllerBugs::default() };
+    let words = "the cell asks for more than the quota has room for";
+    assert_caught_in_scenario(controllers(bugs), Scenario::NarrowQuota, words);
+}
+
+#[test]
+fn a_job_that_shrinks_because_nothing_was_measured() {
+    let bugs = ControllerBugs { takes_silence_for_rest: true, ..ControllerBugs::default() };
+    let words = "it shrinks, and nothing was measured";
+    assert_caught_in_scenario(controllers(bugs), Scenario::UnmeasuredTasks, words);
+}
+
+#[test]
+fn a_job_that_shrinks_below_what_unmeasured_tasks_may_need() {
+    let bugs = ControllerBugs { forgets_unmeasured_tasks: true, ..ControllerBugs::default() };
+    let words = "it shrinks below what 2 unmeasured tasks may need";
+    assert_caught_in_scenario(controllers(bugs), Scenario::UnmeasuredTasks, words);
 }
 
 fn net(bugs: NetBugs) -> PlantedBugs {

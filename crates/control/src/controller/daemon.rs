@@ -37,7 +37,12 @@ impl Controller for Daemon {
                 continue;
             };
             let follow = Command::MatchMachines { job: key };
-            if daemon::is_behind(state, job) && draft.accepts(&follow) {
+            let is_behind = if view.settings.bugs.forgets_returned_machines {
+                !daemon::machine_changes(state, job).leave.is_empty()
+            } else {
+                daemon::is_behind(state, job)
+            };
+            if is_behind && draft.accepts(&follow) {
                 draft.push(follow);
             }
         }

@@ -22,12 +22,15 @@ impl Controller for Gangs {
     }
 
     fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
-        let state = view.state;
+        let (state, bugs) = (view.state, view.settings.bugs);
+        if bugs.keeps_broken_gangs {
+            return;
+        }
         self.jobs.scan(state.jobs(), view.settings.rows_per_step, |job| {
             job.state == JobState::Active && job.spec().gang
         });
         for broken in gang::broken_gangs(state, self.jobs.in_turn()) {
-            let is_due = broken.gives_back_at <= view.now;
+            let is_due = broken.gives_back_at <= view.now || bugs.gives_back_at_once;
             let Some(job) = state.job_key(broken.job).filter(|_| is_due) else { continue };
             let give_back = Command::GiveBack { job };
             if draft.accepts(&give_back) {

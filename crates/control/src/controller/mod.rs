@@ -23,6 +23,7 @@
 
 mod backoff;
 mod budget;
+mod bugs;
 mod cron;
 mod daemon;
 mod drain;
@@ -41,6 +42,7 @@ mod update;
 
 use backoff::Backoff;
 use budget::Budgets;
+pub use bugs::ControllerBugs;
 use cellwright_cell::command::{Actor, Command, ControllerName, Request, Verdict};
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
@@ -68,6 +70,8 @@ pub struct ControllerConfig {
     /// Expiry is requested this often even when nothing seems due: replay windows of silent clients
     /// are not visible from here.
     pub expire_every: Span,
+    /// For the simulator.
+    pub bugs: ControllerBugs,
 }
 
 impl Default for ControllerConfig {
@@ -81,6 +85,7 @@ impl Default for ControllerConfig {
             archive_wait: None,
             tasks_per_purge: 10_000,
             expire_every: Span::seconds(3600),
+            bugs: ControllerBugs::default(),
         }
     }
 }

@@ -26,7 +26,8 @@ impl Controller for RollingRestart {
         let (state, settings) = (view.state, view.settings);
         let RollingRestart { jobs, next_task } = self;
         jobs.scan_by_key(state.jobs(), settings.rows_per_step, |id, _| {
-            state.job_load(id).is_some_and(|load| load.to_restart > 0)
+            let to_restart = state.job_load(id).map_or(0, |load| load.to_restart);
+            to_restart > 0 && !settings.bugs.skips_restarts
         });
         next_task.retain(|id, _| jobs.watched().contains(id));
         let share = settings.commands_per_step.div_ceil(jobs.watched().len().max(1));

@@ -9,12 +9,12 @@ mod load_feed;
 pub use load_feed::LoadFeed;
 
 use super::sweep::Cursor;
-use super::{CommandDraft, Controller, ControllerView};
+use super::{CommandDraft, Controller, ControllerBugs, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::{Job, JobState};
 use cellwright_cell::resource::Resources;
-use cellwright_cell::scale::{Decision, ScaleMode, ScalePolicy, ScaleSize};
+use cellwright_cell::scale::{Decision, ScaleMode, ScalePolicy, ScaleSize, SignalName};
 use cellwright_cell::scaling::{self, Scaling as Row};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
@@ -38,8 +38,8 @@ impl Controller for Scaling {
         let max = (view.settings.rows_per_step / ROWS_PER_JOB).max(1).min(draft.room().max(1));
         let (found, _) = self.cursor.advance(view.state.scalings(), max);
         for (_, row) in found {
-            let Some(command) = command(view.state, row, view.now) else { continue };
-            let command = Command::from(command);
+            let command = command(view.state, row, view.now, view.settings.bugs);
+            let Some(command) = command.map(Command::from) else { continue };
             if draft.accepts(&command) {
                 draft.push(command);
             }
@@ -48,7 +48,7 @@ impl Controller for Scaling {
 }
 
 /// What is to be done about one scaled job, if anything.
-fn command(state: &State, row: &Row, now: Time) -> Option<scaling::Command> {
+fn command(state: &State, row: &Row, now: Time, bugs: ControllerBugs) -> Option<scaling::Command> {
     let job = state.jobs().get(row.job).filter(|job| !job.is_dead());
     let Some((job, policy)) = job.and_then(|job| Some((job, job.spec().scale.as_ref()?))) else {
         return Some(scaling::Command::Forget { job: row.job });
@@ -56,7 +56,8 @@ fn command(state: &State, row: &Row, now: Time) -> Option<scaling::Command> {
     if job.state != JobState::Active || !is_due(row, now) {
         return None;
     }
-    let decision = decision(state, row.job, job, policy, row, now)?;
+    let seen = situation(state, row.job, job, policy, row, now)?;
+    let decision = decide(&with_bugs(seen, bugs));
     let says_more = row.decision.as_ref().is_none_or(|last| decision.differs_from(last));
     let is_news =
         says_more && (decision.changes_size() || row.decision.is_some() || has_more(&decision));
@@ -86,6 +87,33 @@ pub fn decision(
     row: &Row,
     now: Time,
 ) -> Option<Decision> {
+    situation(state, id, job, policy, row, now).map(|seen| decide(&seen))
+}
+
+/// The situation as a controller with these bugs sees it.
+fn with_bugs(mut seen: Situation<'_>, bugs: ControllerBugs) -> Situation<'_> {
+    if bugs.ignores_quota {
+        seen.room = None;
+    }
+    if bugs.forgets_unmeasured_tasks {
+        seen.measured.iter_mut().for_each(|measured| measured.missing = 0);
+    }
+    if bugs.takes_silence_for_rest {
+        let nothing = Measured { at: seen.now, by: SignalName::Cpu, need: 0, missing: 0 };
+        seen.measured.get_or_insert(nothing);
+    }
+    seen
+}
+
+/// What a decision about the job is made from.
+fn situation<'a>(
+    state: &'a State,
+    id: JobId,
+    job: &Job,
+    policy: &'a ScalePolicy,
+    row: &'a Row,
+    now: Time,
+) -> Option<Situation<'a>> {
     let spec = job.spec();
     let load = state.job_load(id)?;
     let mode = match (row.manual, policy.advise) {
@@ -98,7 +126,7 @@ pub fn decision(
     let last_own = spec.overrides.last_key_value().map_or(0, |(index, _)| index.saturating_add(1));
     // The same decision of a minute is the same command.
     let minute = Time(now.0 - now.0 % MINUTE);
-    Some(decide(&Situation {
+    Some(Situation {
         now: minute.max(row.measured.as_ref().map_or(Time::ZERO, |measured| measured.at)),
         policy,
         mode,
@@ -115,7 +143,7 @@ pub fn decision(
         }),
         untold: row.untold.as_ref(),
         room: quota_left(state, job, spec, now),
-    }))
+    })
 }
 
 /// What the owner's quota has left for the job. `None`: it is charged nothing.

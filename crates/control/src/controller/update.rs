@@ -81,8 +81,10 @@ impl<'a> Rollout<'a> {
 
     /// Its canaries were well for long enough.
     fn promote(&self, draft: &mut CommandDraft<'_>) {
+        let bugs = self.view.settings.bugs;
         let due = self.view.state.promotion_due(self.job);
-        if due.is_none_or(|due| due > self.view.now) {
+        let is_due = due.is_some_and(|due| due <= self.view.now || bugs.promotes_at_once);
+        if !is_due || bugs.never_promotes {
             return;
         }
         let (job, expect) = (self.key.clone(), Some(self.job.version));
@@ -130,7 +132,9 @@ impl<'a> Rollout<'a> {
     }
 
     fn is_behind(&self, task: &Task) -> bool {
+        let is_left = self.update.undoing && self.view.settings.bugs.leaves_undone_updates;
         task.version != self.job.version
+            && !is_left
             && !self.update.skipped.contains(&task.index)
             && !self.update.waits_for_promotion(task.index)
     }

@@ -87,7 +87,7 @@ pub(super) async fn start_background_tasks(
     }));
     let sampling = handle.clone();
     background_tasks.push(supervisor.spawn_restarting("sampling the loads of jobs", move || {
-        load_sampler::sample_loads_periodically(sampling.clone())
+        load_sampler::sample_loads_periodically(sampling.clone(), load_sampler::SAMPLE_EVERY)
     }));
     if !membership::masters_to_join(&config.data_dir)?.is_empty() {
         let joining = membership::request_membership(handle.clone(), config.clone(), client);

@@ -3,8 +3,9 @@
 //! change the behaviour of others.
 //!
 //! A command sets the behaviour of one task: `sim finish 500` ends successfully after 500 ms, `sim
-//! fail 500` fails, `sim use 120 60` uses 120 % of its CPU limit and 60 % of its memory limit. Any
-//! other command behaves as the profile of its machine draws it.
+//! fail 500` fails, `sim fail 500 2` fails as task 2 of its job and as no other, `sim use 120 60`
+//! uses 120 % of its CPU limit and 60 % of its memory limit. Any other command behaves as the
+//! profile of its machine draws it.
 
 use cellwright_cell::desired::DesiredTask;
 use cellwright_cell::resource::Resources;
@@ -86,6 +87,13 @@ impl Behaviour {
             }
             ["sim", "fail", ms] => {
                 drawn.planned_end = number(ms).map_or(drawn.planned_end, PlannedEnd::Fail)
+            }
+            ["sim", "fail", ms, index] => {
+                let is_meant = order.name.rsplit('/').next() == Some(index);
+                drawn.planned_end = match number(ms).filter(|_| is_meant) {
+                    Some(ms) => PlannedEnd::Fail(ms),
+                    None => drawn.planned_end,
+                }
             }
             ["sim", "use", cpu, ram] => {
                 if let (Some(cpu), Some(ram)) = (number(cpu), number(ram)) {

@@ -1,7 +1,9 @@
 //! The checker: invariants that must hold in a simulated cell, at every step and at the end.
 
 use super::client::{LEASE_DURATION, LEASED_NAMESPACE};
+use super::duty_checker::{self, DutyChecker};
 use super::ledger::CheckFailure;
+use super::scaling_checker;
 use super::usage_checker::UsageChecker;
 use super::world::Cluster;
 use crate::agent::RunEvent;
@@ -35,6 +37,7 @@ pub struct Checker {
     /// nothing else was wrong.
     low_disk_ticks: u32,
     usage: UsageChecker,
+    duties: DutyChecker,
     pub entries: u64,
 }
 
@@ -58,6 +61,7 @@ impl Checker {
             return Err(CheckFailure(violation));
         }
         self.usage.check(cluster, &self.state)?;
+        self.duties.check(cluster, &self.state)?;
         self.check_exclusive_tasks(cluster.take_run_events())
     }
 
@@ -143,6 +147,8 @@ impl Checker {
                     invariant::check_step(&before, &entry, &verdicts, after, &events)
                         .and_then(|()| invariant::check_state(after))
                         .map_err(|v| CheckFailure(format!("after entry {}: {v}", record.index)))?;
+                    duty_checker::check_requests(&before, &entry)?;
+                    scaling_checker::check_decisions(&before, &entry, &verdicts)?;
                     self.compare(record.index)?;
                     self.check_majority_up()?;
                 }
@@ -218,8 +224,8 @@ fn check_terms(cluster: &Cluster) -> Result<(), CheckFailure> {
     Ok(())
 }
 
-/// Whether the healed cell has settled: one leader, all replicas alike, all machines up, and the
-/// agents run exactly what the state says.
+/// Whether the healed cell has settled: one leader, all replicas alike, all machines up, nothing
+/// left for controllers to do, and the agents run exactly what the state says.
 ///
 /// # Errors
 /// What is not right yet.
@@ -259,6 +265,9 @@ pub fn check_healed(cluster: &Cluster) -> Result<State, String> {
             "{moving} tasks are on their way, {pending} wait ({first}); log at {}; {passes:?}",
             view.index
         ));
+    }
+    if let Some(duty) = duty_checker::duties(state, leader.log_time()).first() {
+        return Err(duty.clone());
     }
     if cluster.running() != running {
         return Err(format!("{} tasks run, the state says {running}", cluster.running()));

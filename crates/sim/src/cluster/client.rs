@@ -13,7 +13,7 @@ use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
-use cellwright_cell::priority::Priority;
+use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::rollout;
 use cellwright_cell::spec::{JobKind, LimitsOverride};
 use cellwright_cell::state::State;
@@ -124,10 +124,17 @@ impl Client {
             (spec.gang, spec.repair) = (true, Some(GANG_REPAIR));
         }
         // Not drawn, so that the other draws stay what they were.
+        if sequence % 3 == 1 {
+            spec.appclass = Some(AppClass::LatencySensitive);
+        }
         if sequence % 5 == 2 {
             (spec.kind, spec.count) = (JobKind::Daemon, 1);
             // It is on every machine, and others want to run.
             spec.task.limits.cpu = 200;
+        } else if sequence % 7 == 3 {
+            // Whatever it does: some end while they are scaled, and some use what they are given.
+            (spec.gang, spec.repair) = (false, None);
+            spec.scale = Some(fixtures::scale_policy(1, 4));
         }
         let job = spec.name.clone();
         let command = Command::SubmitJob { owner: client_user(), spec: Box::new(spec) };

@@ -4,6 +4,7 @@ use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
+use cellwright_cell::scale::ScalePolicy;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
@@ -36,6 +37,15 @@ pub fn job(name: &str, count: u32, cpu: u64, command: &[&str]) -> JobSpec {
     spec.restart.backoff = Span(100);
     spec.restart.backoff_max = Span(400);
     spec
+}
+
+/// Between so many tasks by half of their CPU limit, without delays: runs are short.
+#[must_use]
+pub fn scale_policy(min: u32, max: u32) -> ScalePolicy {
+    let mut policy = ScalePolicy::between(min, max);
+    policy.target.cpu = Some(50);
+    (policy.pace.stabilise, policy.pace.cool_down) = (Span::ZERO, Span::ZERO);
+    policy
 }
 
 /// Names here are made from numbers and letters; a bad one is a bug of the simulation.

@@ -10,12 +10,15 @@ mod checker;
 pub mod client;
 pub mod clocks;
 pub mod disk;
+mod duty_checker;
 pub mod failpoints;
 pub mod faults;
 pub mod fixtures;
 pub mod ledger;
 mod membership;
 pub mod net;
+mod scaling_checker;
+pub mod scenario;
 mod scheduler_link;
 mod upgrade;
 mod usage_checker;
@@ -39,6 +42,7 @@ pub use failpoints::PanicPoint;
 use ledger::{CheckFailure, Ledger};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use scenario::Scenario;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -69,6 +73,8 @@ pub struct RunPlan {
     /// Only this fault is injected, if given.
     pub only_fault: Option<faults::Fault>,
     pub clients: u64,
+    /// What is done before clients and faults begin.
+    pub scenario: Option<Scenario>,
 }
 
 impl RunPlan {
@@ -85,7 +91,16 @@ impl RunPlan {
             checks_between_faults: (3, 15),
             only_fault: None,
             clients: 3,
+            scenario: None,
         }
+    }
+
+    /// A small cell in which only this is done, without faults.
+    #[must_use]
+    pub fn of_scenario(scenario: Scenario) -> RunPlan {
+        let mut plan = RunPlan { faults: 0, clients: 0, scenario: Some(scenario), ..Self::of(0) };
+        (plan.shape.masters, plan.shape.machines) = (1, scenario.machines());
+        plan
     }
 }
 
@@ -141,6 +156,9 @@ async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let mut checker = Checker::default();
     bootstrap_cell(&cluster, &mut checker).await?;
+    if let Some(scenario) = plan.scenario {
+        play(scenario, &cluster, &mut checker, &ledger).await?;
+    }
     let clients: Vec<JoinHandle<()>> = (0..plan.clients)
         .map(|number| {
             let client = Client {
@@ -208,6 +226,26 @@ async fn run_and_check(
         cluster.failpoint().reach(PanicPoint::Checker);
         checker.step(cluster).await?;
         lock(ledger).check()?;
+    }
+    Ok(())
+}
+
+/// Does what the scenario says, and checks the cell all the time.
+async fn play(
+    scenario: Scenario,
+    cluster: &Cluster,
+    checker: &mut Checker,
+    ledger: &Mutex<Ledger>,
+) -> Result<(), CheckFailure> {
+    for act in scenario.acts() {
+        let (_, leader) = cluster.leader().ok_or(CheckFailure("there is no leader".into()))?;
+        let commands = act.commands.into_iter().map(|command| (None, command)).collect();
+        let done = leader.submit_many(&Caller::Operator, commands).await;
+        let done = done.map_err(|error| CheckFailure(format!("{scenario:?}: {error}")))?;
+        if let Some(refused) = done.verdicts.iter().find_map(|verdict| verdict.as_ref().err()) {
+            return Err(CheckFailure(format!("{scenario:?}: {refused}")));
+        }
+        run_and_check(cluster, checker, ledger, act.checks).await?;
     }
     Ok(())
 }

@@ -20,9 +20,11 @@ use cellwright_api::masters::{KnownMasters, MasterList, MasterRotation};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_control::controller::ControllerBugs;
 use cellwright_control::liveness::DownRate;
 use cellwright_master::config::MasterConfig;
 use cellwright_master::handle::MasterHandle;
+use cellwright_master::load_sampler::sample_loads_periodically;
 use cellwright_master::master::{Environment as Around, Master};
 use cellwright_master::replicated_state::CellStateMachine;
 use cellwright_scheduler::{Scheduler, SchedulerShard};
@@ -44,6 +46,7 @@ pub struct PlantedBugs {
     pub net: NetBugs,
     pub flow: FlowBugs,
     pub store: StoreBugs,
+    pub controllers: ControllerBugs,
     /// Replica 1 applies something different from the others.
     pub diverges: bool,
     /// Clients count a request as acknowledged when it was sent.
@@ -83,6 +86,9 @@ pub(super) const EVICTION_REQUEST_DELAY: Span = Span::seconds(5);
 const ESTIMATE_SPEEDUP: u64 = 100;
 const WARM_UP: Span = Span::seconds(3);
 
+/// Between two samples of what scaled jobs use: four of them are a measurement.
+const LOAD_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The addresses after the replicas'.
 pub(super) const FIRST_AGENT_ADDRESS: NodeAddress = 1000;
 const FIRST_SCHEDULER_ADDRESS: NodeAddress = 2000;
@@ -91,6 +97,8 @@ pub const FIRST_CLIENT_ADDRESS: NodeAddress = 3000;
 struct ReplicaNode {
     disk: VirtualDisk,
     master: Option<Master>,
+    /// Samples what its scaled jobs use, while it leads.
+    sampler: Option<JoinHandle<()>>,
     /// It never comes back.
     is_lost: bool,
     has_started: bool,
@@ -196,7 +204,14 @@ impl Cluster {
             let disk = VirtualDisk::new(seed.wrapping_mul(31).wrapping_add(id), bugs.disk);
             let failed = Arc::default();
             let (is_lost, has_started) = (false, false);
-            let node = ReplicaNode { disk, master: None, is_lost, has_started, has_failed: failed };
+            let node = ReplicaNode {
+                disk,
+                master: None,
+                sampler: None,
+                is_lost,
+                has_started,
+                has_failed: failed,
+            };
             cluster.nodes.insert(id, node);
             cluster.start_replica(id).await.map_err(|e| e.to_string())?;
         }
@@ -274,6 +289,8 @@ impl Cluster {
         let recorder = UsageRecorder::new(self.usage.clone(), master.handle().replicated().clone());
         master.handle().set_usage_ledger(Arc::new(recorder));
         self.net.attach(id, master.handle().clone());
+        let sampling = sample_loads_periodically(master.handle().clone(), LOAD_SAMPLE_INTERVAL);
+        node.sampler = Some(self.supervisor.spawn_finite("sampling the loads of jobs", sampling));
         node.master = Some(master);
         Ok(())
     }
@@ -284,6 +301,11 @@ impl Cluster {
         let Some(master) = node.master.take() else { return };
         self.net.detach(id);
         self.watches.forget_replica(id);
+        if let Some(sampler) = node.sampler.take() {
+            sampler.abort();
+            // As below: an aborted task is cancelled, and reports any other failure itself.
+            let _ = sampler.await;
+        }
         // A job that the disk was given may have been done in part.
         if power {
             node.disk.cut_power();
@@ -499,6 +521,7 @@ fn master_config(bugs: PlantedBugs) -> MasterConfig {
     settings.core.liveness.link_shard_timeout = Span(2000);
     settings.core.liveness.reconnect_grace = Span(3000);
     settings.core.scheduler_lease = Span(1000);
+    settings.core.controllers.bugs = bugs.controllers;
     settings.reclaim.gather_for = Span(1000);
     settings.reclaim.estimate = settings.reclaim.estimate.accelerated(ESTIMATE_SPEEDUP);
     settings.reclaim.estimate.warm_up = WARM_UP;
