@@ -7,7 +7,7 @@
 use cellwright_agent::cgroups::base_name;
 use cellwright_api::types::{SqlQuery, SqlValue};
 use cellwright_isolate::cgroup::{Group, GroupPath, Layout, Tree};
-use cellwright_tests::machines::{MACHINES, Machines, MachinesPlan, on, wait_until_gone};
+use cellwright_tests::machines::{MACHINES, Machines, MachinesPlan, key, on, wait_until_gone};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -54,8 +54,10 @@ async fn number(cell: &Machines, query: &str) -> Option<u64> {
 async fn restart_master(cell: &mut Machines) {
     cell.masters.kill(MASTER);
     cell.masters.start(MASTER);
-    cell.until("the master answers", async |cell| {
-        cell.client().cluster_status().await.ok().map(drop)
+    // A replica that has just started answers from what it has applied so far.
+    let steady = key("steady");
+    cell.until("the master answers for all it has acknowledged", async |cell| {
+        cell.client().job_now(&steady).await.ok().map(drop)
     })
     .await;
 }
