@@ -76,7 +76,7 @@ fn report() -> Vec<u8> {
     let amount = json!({ "cpu": 1, "ram": 2, "disk": 3, "disk_rate": 4 });
     let report = json!({
         "machine": "m1", "incarnation": 5, "number": 6,
-        "taken": { "era": 7, "index": 8 }, "hang": true, "orders_digest": 9,
+        "taken": { "log_epoch": 7, "index": 8 }, "hang": true, "orders_digest": 9,
         "spec": { "name": "m1", "capacity": amount },
         "tasks": [{ "task": 10, "attempt": 11, "log_saver_run": 12,
             "state": { "running": { "healthy": true } } }],
