@@ -7,7 +7,7 @@
 //! | [`forecast`] | what will be needed when new tasks have started |
 //! | [`ladder`] | that number → how many tasks and which limits, on one line from small to large |
 //! | [`peaks`] | limits that no measure is held to, by what was used over days |
-//! | [`decide`] | all of these, with what stands in the way |
+//! | [mod@decide] | all of these, with what stands in the way |
 //! | [`trial`] | a service under a load, on which rules are compared |
 //!
 //! Why the two dimensions cannot fight: what a measure asks for is turned into a number of tasks

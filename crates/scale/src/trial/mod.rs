@@ -1,7 +1,7 @@
 //! A service under a load: on it the rules are tried, and compared with others.
 //!
 //! The service is a queue with cores behind it ([`service`]); who sizes it is a [`sizers::Sizer`];
-//! [`compare`] runs several of them on the same minutes. Everything is a function of its
+//! [mod@compare] runs several of them on the same minutes. Everything is a function of its
 //! arguments, so that a trace gives the same figures everywhere.
 //!
 //! It stands beside the rules and not with the other experiments, because that rules do not fight

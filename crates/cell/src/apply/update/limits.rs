@@ -2,9 +2,9 @@
 //! agents report of limits in force.
 //!
 //! Growth is charged before a task may use it, and a cut when its agent has reported it: until then
-//! [`Task::counted_limits`] counts the most that the machine may still allow. A report names the
-//! change that it is about by its number, so that one that was delayed confirms no later change;
-//! see `docs/decisions/0043-limits-change-in-place.md`.
+//! [`crate::task::Task::counted_limits`] counts the most that the machine may still allow. A report
+//! names the change that it is about by its number, so that one that was delayed confirms no later
+//! change; see `docs/decisions/0043-limits-change-in-place.md`.
 //!
 //! New limits by themselves are no version to return to: the update that rolls them is over when
 //! every task has them, and another change of limits takes its place. Rejected: an update like any
