@@ -89,7 +89,7 @@ impl Client {
                 6 => self.increment_counter(sequence, &mut replica).await,
                 7 => self.acquire_lease(sequence, &mut replica).await,
                 8 => self.update(sequence, &mut rng, &mut replica).await,
-                9..11 => self.resize(sequence, &mut rng, &mut replica).await,
+                9 => self.resize(sequence, &mut rng, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
             tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
